@@ -1,0 +1,1 @@
+"""The plugin host: finding plugins, what they offer, and importing what was chosen."""

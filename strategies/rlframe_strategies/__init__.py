@@ -1,0 +1,1 @@
+"""First-party strategies of rlframe."""

@@ -1,0 +1,34 @@
+"""The strategies that rlframe ships, and the model engine over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlframe import Component, hookimpl
+
+RLFRAME_API_VERSION = 1
+
+
+@hookimpl
+def rlframe_components() -> Sequence[Component]:
+    """Offer the strategies and the model engine."""
+    return (
+        Component(
+            "strategy",
+            "single",
+            "rlframe_strategies.single:SingleStrategy",
+            summary="one process, one device",
+        ),
+        Component(
+            "strategy",
+            "fsdp",
+            "rlframe_strategies.fsdp:FSDPStrategy",
+            summary="FSDP2: parameters, gradients and optimiser state sharded over the ranks",
+        ),
+        Component(
+            "model",
+            "causal-lm",
+            "rlframe_strategies.engine:CausalLMEngine",
+            summary="any AutoModelForCausalLM",
+        ),
+    )

@@ -1,0 +1,15 @@
+"""Recipes and the default values of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlframe import hookimpl
+
+RLFRAME_API_VERSION = 1
+
+
+@hookimpl
+def rlframe_defaults() -> str:
+    """Where the defaults lie."""
+    return str(Path(__file__).with_name("defaults.yaml"))
