@@ -1,0 +1,69 @@
+"""Is the package there that a component needs, and if not, what installs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, requires
+
+from rlframe.host.components import Component
+
+__all__ = ["missing_hint", "missing_packages"]
+
+_EXTRA = re.compile(r"""\s*(and)?\s*\(?\s*extra\s*==\s*["'][^"']+["']\s*\)?\s*(and)?\s*""")
+
+
+def missing_packages(component: Component) -> list[str]:
+    """The modules of ``requires`` that cannot be found; none of them is imported."""
+    return [name for name in component.requires if not _is_there(name)]
+
+
+def missing_hint(component: Component) -> str | None:
+    """One line with what is missing and the command that installs it; None when all is there."""
+    missing = missing_packages(component)
+    if not missing:
+        return None
+    packages = ", ".join(f"'{name}'" for name in missing)
+    noun = "package" if len(missing) == 1 else "packages"
+    head = f"{component.word} '{component.name}' needs the {noun} {packages}"
+    if not component.distribution or not component.extra:
+        return f"{head}: pip install {' '.join(missing)}"
+    excluded = _excluding_marker(component.distribution, component.extra)
+    if excluded:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return (
+            f"{head}, which extra '{component.extra}' of {component.distribution} installs only "
+            f"where {excluded} (this is Python {version})"
+        )
+    return f"{head}: pip install '{component.distribution}[{component.extra}]'"
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _excluding_marker(distribution: str, extra: str) -> str | None:
+    """The marker by which the extra installs nothing here, without its ``extra ==`` part."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        lines = requires(distribution) or []
+    except PackageNotFoundError:
+        return None
+    excluded = None
+    for line in lines:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue
+        marker = requirement.marker
+        if marker is None or not re.search(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]", line):
+            continue
+        if marker.evaluate({"extra": extra}):
+            return None
+        excluded = _EXTRA.sub("", str(marker)).strip("() ")
+    return excluded

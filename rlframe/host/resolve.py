@@ -1,0 +1,172 @@
+"""From what a user typed to a class: a registered name, ``file.py:Class`` or ``pkg.mod:Class``.
+
+Nothing is imported before it is chosen; a missing package is noticed before the import.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rlframe.errors import PluginError, nearest
+from rlframe.host.components import WORDS, Component
+from rlframe.host.host import PluginHost
+from rlframe.host.packages import missing_hint
+
+__all__ = ["Resolved", "load_target", "resolve"]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A chosen component: ``target`` is what a worker imports, ``sha256`` that of its file."""
+
+    kind: str
+    name: str
+    target: str
+    value: Any
+    sha256: str = ""
+    component: Component | None = None
+
+
+def resolve(host: PluginHost, kind: str, name: str) -> Resolved:
+    """Import the component ``name`` of ``kind``.
+
+    Raises PluginError: unknown name, missing package, broken module, no such class in it, or a
+    class that is not of that kind.
+    """
+    word = WORDS.get(kind, kind)
+    if ":" in name:
+        target = _absolute(name)
+        value, sha256 = _import(target, f"{word} '{name}'")
+        resolved = Resolved(kind, name, target, value, sha256)
+    else:
+        component = host.find(kind, name)
+        hint = missing_hint(component)
+        if hint:
+            raise PluginError(hint)
+        what = f"{word} '{name}' of plugin '{component.plugin}'"
+        value, _ = _import(component.target, what)
+        resolved = Resolved(kind, name, component.target, value, "", component)
+    _check_kind(resolved, word)
+    return resolved
+
+
+def load_target(target: str, sha256: str = "") -> Any:
+    """Import ``pkg.module:Class`` or ``/path/file.py:Class``, as a worker does.
+
+    Raises PluginError when it cannot be imported, or when the file's hash is not ``sha256``.
+    """
+    value, found = _import(target, f"'{target}'")
+    if sha256 and found != sha256:
+        raise PluginError(
+            f"{target.rpartition(':')[0]} is not the file that the run was started with "
+            f"(sha256 {found[:12]}, not {sha256[:12]}): restore it, or start a new run"
+        )
+    return value
+
+
+def _absolute(name: str) -> str:
+    path, _, attribute = name.rpartition(":")
+    if not path.endswith(".py"):
+        return name
+    return f"{Path(path).expanduser().resolve()}:{attribute}"
+
+
+def _import(target: str, what: str) -> tuple[Any, str]:
+    place, _, attribute = target.rpartition(":")
+    if not place or not attribute:
+        raise PluginError(f"{what}: write 'file.py:Class' or 'package.module:Class'")
+    if place.endswith(".py"):
+        module, sha256 = _import_file(Path(place), what)
+    else:
+        module, sha256 = _import_module(place, what), ""
+    value: Any = module
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise PluginError(f"{what}: {place} has no '{part}'.{_offer(value, part)}")
+        value = getattr(value, part)
+    return value, sha256
+
+
+def _import_module(name: str, what: str) -> ModuleType:
+    _make_importable(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise PluginError(f"{what} cannot be imported: {_reason(error)}") from error
+
+
+def _import_file(path: Path, what: str) -> tuple[ModuleType, str]:
+    if not path.is_file():
+        raise PluginError(f"{what}: no file {path}")
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    name = f"_rlframe_file_{sha256[:16]}_{path.stem.replace('-', '_')}"
+    if name in sys.modules:
+        return sys.modules[name], sha256
+    _make_importable(path.parent)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise PluginError(f"{what} cannot be imported: {_reason(error, path)}") from error
+    return module, sha256
+
+
+def _make_importable(folder: Path) -> None:
+    """Let neighbours of a user's file be imported; last on the path, so that nothing is hidden."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _reason(error: Exception, path: Path | None = None) -> str:
+    if isinstance(error, SyntaxError):
+        return f"{error.msg} ({error.filename}:{error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if path is not None and f.filename == str(path)]
+    places = own or [
+        f for f in frames if "importlib" not in f.filename and "resolve.py" not in f.name
+    ]
+    where = f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _offer(module: Any, name: str) -> str:
+    known = [n for n, v in vars(module).items() if inspect.isclass(v) or inspect.isfunction(v)]
+    own = [n for n in known if getattr(vars(module)[n], "__module__", "") == module.__name__]
+    close = nearest(name, own or known)
+    hint = f" Did you mean '{close}'?" if close else ""
+    return f"{hint} It has: {', '.join(sorted(own)) or 'no class'}."
+
+
+_BASES = {
+    "algorithm": "rlframe.algorithm:Algorithm",
+}
+
+
+def _check_kind(resolved: Resolved, word: str) -> None:
+    """A class of the kind's base, where it has one; a reward may be a function."""
+    value = resolved.value
+    if resolved.kind == "reward" and callable(value):
+        return
+    if not inspect.isclass(value):
+        raise PluginError(f"{word} '{resolved.name}' is {type(value).__name__}, not a class")
+    target = _BASES.get(resolved.kind)
+    if target is not None:
+        base, _ = _import(target, target)
+        if not issubclass(value, base):
+            raise PluginError(
+                f"{word} '{resolved.name}' is not a {target.replace(':', '.')}: derive it from that"
+            )
