@@ -1,0 +1,229 @@
+"""What a method is: its roles, its requests, its advantages, its loss terms. Nothing of devices.
+
+A new method overrides :meth:`Algorithm.advantages` and :meth:`Algorithm.policy_loss`; the core masks,
+normalises, sums over ranks and logs, so a loss cannot be normalised wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from rlframe.columns import Column
+from rlframe.requests import Group, Request, Row
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+    from torch import Tensor
+
+    from rlframe.batch import Batch
+
+__all__ = ["Algorithm", "Example", "Output", "Reduction", "RoleSpec", "Term"]
+
+Reduction = Literal[
+    "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "fixed-length", "mean"
+]
+
+
+@dataclass(frozen=True)
+class RoleSpec:
+    """One model in the dataflow.
+
+    ``outputs`` maps what a forward pass gives ("logprobs", "values", "scores", ...) to the column
+    that it becomes before the update; ``computes`` is what :meth:`Algorithm.loss` finds in ``out``.
+    """
+
+    name: str
+    model: Literal["policy", "value", "score", "teacher"] = "policy"
+    trained: bool = False
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    computes: tuple[str, ...] = ("logprobs",)
+    init_from: str | None = None
+    """Role whose ``model.path`` is the starting point where the config names none."""
+    epochs: int | None = None
+    """Passes over a batch; None takes ``algo.epochs``."""
+    minibatch_prompts: int | None = None
+    """Prompts an optimiser step; None takes ``algo.minibatch_prompts``."""
+    from_step: int = 0
+    """First step of the run that trains this role (critic warm-up delays the policy)."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One summand of a loss, not yet reduced.
+
+    ``values``: (b, R) per token, (b,) per row, or one per atom; ``mask`` names a bool column (for
+    (b,) values a row counts when it has a True in it); ``mask=None`` counts every entry.
+    ``coef=0`` makes it a metric. The denominator is counted by the core over the whole mini-batch.
+    """
+
+    values: Tensor
+    mask: str | None = "loss_mask"
+    reduction: Reduction = "token-mean"
+    coef: float = 1.0
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a forward pass computed, aligned to response tokens; None where it was not asked for.
+
+    ``logprobs``, ``entropy`` (b, R) in nats under the sampling temperature, ``values`` (b, R),
+    ``scores`` (b,).
+    """
+
+    logprobs: Tensor | None = None
+    entropy: Tensor | None = None
+    values: Tensor | None = None
+    scores: Tensor | None = None
+
+    def __getattribute__(self, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        if value is None and name in ("logprobs", "entropy", "values", "scores"):
+            raise AttributeError(f"'{name}' was not computed: name it in RoleSpec.computes")
+        return value
+
+    def get(self, name: str) -> Tensor | None:
+        """A field, or None where it was not computed."""
+        tensor: Tensor | None = object.__getattribute__(self, name)
+        return tensor
+
+
+@dataclass(frozen=True)
+class Example:
+    """A written response for offline methods; ``columns`` are further per-row columns."""
+
+    response: str
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Algorithm:
+    """Base of every method. Copies in workers are stateless; state lives on the controller."""
+
+    @dataclass(frozen=True)
+    class Config:
+        """Options that every method has."""
+
+        samples_per_prompt: int = 8
+        """Responses drawn for each prompt, at least 1."""
+        epochs: int = 1
+        """Passes over each collected batch, at least 1."""
+        minibatch_prompts: int = 0
+        """Prompts an optimiser step; 0 takes the whole batch."""
+        reduction: str = "token-mean"
+        """token-mean, seq-mean-token-mean, seq-mean-token-sum or fixed-length."""
+        kl_coef: float = 0.0
+        """Weight of the KL loss to the reference, at least 0; 0 starts no reference."""
+        kl_estimator: str = "k3+"
+        """k1, k2, k3, or k3+ (k3's value with k2's gradient)."""
+        entropy_coef: float = 0.0
+        """Weight of the entropy bonus, nats."""
+
+        def __post_init__(self) -> None:
+            """Check ranges; raises ValueError."""
+            if self.samples_per_prompt < 1 or self.epochs < 1 or self.minibatch_prompts < 0:
+                raise ValueError("samples_per_prompt and epochs are at least 1")
+            reductions = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "fixed-length")
+            if self.reduction not in reductions:
+                raise ValueError(f"reduction is one of {', '.join(reductions)}")
+            if self.kl_estimator not in ("k1", "k2", "k3", "k3+"):
+                raise ValueError("kl_estimator is one of k1, k2, k3, k3+")
+            if self.kl_coef < 0:
+                raise ValueError("kl_coef is at least 0")
+
+    offline: ClassVar[bool] = False
+    """True when the data writes the responses, so that no rollout engine starts."""
+    reads: ClassVar[tuple[str, ...]] = ("rewards", "group_ids", "train")
+    """Columns that :meth:`advantages` reads; all per row: it runs on the controller."""
+    columns: ClassVar[tuple[Column, ...]] = ()
+    """Further columns that this method's roles, data or advantages write."""
+    masks: ClassVar[tuple[str, ...]] = ("loss_mask",)
+    """Every mask column that a Term names; slots outside all of them are filled before the loss."""
+
+    config: Any
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config if config is not None else self.Config()
+
+    # --- collecting ---------------------------------------------------------------------------
+
+    def roles(self) -> tuple[RoleSpec, ...]:
+        """The models of this method; the policy comes first."""
+        computes = ("logprobs", "entropy")
+        policy = RoleSpec(
+            "policy", trained=True, outputs={"logprobs": "old_logprobs"}, computes=computes
+        )
+        if self.config.kl_coef == 0:
+            return (policy,)
+        outputs = {"logprobs": "ref_logprobs"}
+        return (policy, RoleSpec("reference", outputs=outputs, init_from="policy"))
+
+    def requests(self, row: Row) -> list[Request]:
+        """What to sample for one prompt."""
+        return [row.request() for _ in range(self.config.samples_per_prompt)]
+
+    def examples(self, row: Row) -> list[Example]:
+        """The responses that an offline method reads from a dataset row."""
+        raise NotImplementedError(f"{type(self).__name__} is offline and has no examples()")
+
+    def accept(self, group: Group) -> bool:
+        """Whether a collected group is learned from."""
+        return True
+
+    # --- learning -----------------------------------------------------------------------------
+
+    def advantages(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Columns derived from ``reads``: advantages (B,) or (B, R), returns, loss_mask."""
+        return {}
+
+    def minibatch(self, out: Output, batch: TensorDict) -> Mapping[str, Tensor]:
+        """Columns that need the whole mini-batch, from a pass without gradient."""
+        return {}
+
+    def policy_loss(self, out: Output, batch: TensorDict) -> Tensor:
+        """The loss of each response token: (b, R), not masked, not reduced."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither policy_loss nor loss")
+
+    def value_loss(self, out: Output, batch: TensorDict) -> Tensor:
+        """The critic's loss of each response token: (b, R), not masked, not reduced."""
+        raise NotImplementedError(f"{type(self).__name__} has a critic but no value_loss")
+
+    def loss(self, role: str, out: Output, batch: TensorDict) -> dict[str, Term]:
+        """Every summand of a role's loss by name."""
+        from rlframe.ops.kl import kl_loss
+
+        if role != "policy":
+            return {"vf_loss": Term(self.value_loss(out, batch))}
+        config = self.config
+        terms = {"pg_loss": Term(self.policy_loss(out, batch), reduction=config.reduction)}
+        if config.kl_coef:
+            kl = kl_loss(out.logprobs, batch["ref_logprobs"], config.kl_estimator)
+            terms["kl_loss"] = Term(kl, reduction=config.reduction, coef=config.kl_coef)
+        if out.get("entropy") is not None:
+            reduction = config.reduction if config.entropy_coef else "token-mean"
+            terms["entropy"] = Term(out.entropy, reduction=reduction, coef=-config.entropy_coef)
+        return terms
+
+    def metrics(self, role: str, out: Output, batch: TensorDict) -> dict[str, Term]:
+        """Figures to log beside the loss terms, reduced exactly like them; ``coef`` is ignored."""
+        return {}
+
+    # --- state --------------------------------------------------------------------------------
+
+    def scalars(self) -> Mapping[str, float]:
+        """Numbers that change from step to step and travel to the workers with the batch."""
+        return {}
+
+    def after_step(self, metrics: Mapping[str, float]) -> None:
+        """Change the state once a step is done."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for the snapshot: JSON values and tensors."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The reverse of :meth:`state_dict`."""
+
+    def scorers(self) -> Sequence[RoleSpec]:
+        """The roles whose outputs become columns before the update, in order."""
+        return [role for role in self.roles() if role.outputs]

@@ -1,0 +1,1 @@
+"""The abstract parts of rlframe: what a plugin implements. One concern, one owner."""

@@ -1,0 +1,114 @@
+"""Which processes exist on which devices, and calling them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlframe.protocol import Mesh
+
+if TYPE_CHECKING:
+    from rlframe.config import Config
+    from rlframe.interfaces.model import EngineSpec
+    from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
+    from rlframe.interfaces.transfer import TransferEngine
+
+__all__ = ["Cluster", "ClusterInfo", "Mapper", "Placement", "ResourcePool", "WorkerGroup"]
+
+
+@dataclass(frozen=True)
+class ResourcePool:
+    """Devices that roles share: ``nodes`` x ``devices`` of them, with parallel sizes a role."""
+
+    name: str
+    nodes: int = 1
+    devices: int = 1
+
+    @property
+    def size(self) -> int:
+        """Ranks of a group on this pool."""
+        return self.nodes * self.devices
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which role lives in which pool; the rollout is a role by the name "rollout"."""
+
+    pools: Mapping[str, ResourcePool]
+    pool_of: Mapping[str, str]
+    mesh_of: Mapping[str, Mesh]
+
+
+@dataclass(frozen=True)
+class ClusterInfo:
+    """What a cluster offers."""
+
+    nodes: int
+    devices_per_node: int
+    device: str
+
+
+class WorkerGroup(ABC):
+    """The workers of one role, called by the protocol that the engine's method declares."""
+
+    role: str
+    mesh: Mesh
+
+    @abstractmethod
+    def call(self, method: str, *args: Any) -> Future[Any]:
+        """Call a method of the role's engine on its ranks; returns at once.
+
+        Results are combined by the protocol: DP_PROTO takes a ``Batch`` first and gives
+        ``[(handles by column, batch rows), ...]`` for ``Batch.add_handles``; "list" protocols give
+        one result a collected rank. Raises ``WorkerError`` from the future.
+        """
+
+    @abstractmethod
+    def client(self) -> RolloutEngine:
+        """For a rollout role: an object whose ``generate`` can be awaited here."""
+
+    def close(self) -> None:
+        """End the group."""
+
+
+class Cluster(ABC):
+    """Starts and ends worker groups. The only place that sets rank, world, threads, devices."""
+
+    config: Any
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config
+
+    @abstractmethod
+    def info(self) -> ClusterInfo:
+        """What there is to place on."""
+
+    @abstractmethod
+    def start(
+        self,
+        placement: Placement,
+        engines: Mapping[str, EngineSpec],
+        rollout: RolloutSpec | None,
+        config: Config,
+        transfer: TransferEngine,
+    ) -> dict[str, WorkerGroup]:
+        """Start a group a role and set its engines up; "rollout" is there when asked for."""
+
+    def close(self) -> None:
+        """End every process that was started."""
+
+
+class Mapper(ABC):
+    """Which role or rollout lives in which pool with which parallel sizes. Pure."""
+
+    config: Any
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config
+
+    @abstractmethod
+    def place(self, roles: Sequence[str], config: Config, cluster: ClusterInfo) -> Placement:
+        """Place every role. Raises ``ConfigError`` with what was asked and what there is."""

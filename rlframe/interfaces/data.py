@@ -1,0 +1,67 @@
+"""Datasets, rewards, environments: what a user brings."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlframe.requests import Completion, Episode, Request, Row
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["Dataset", "Environment", "Generate", "Reward", "RewardValue"]
+
+Generate = Callable[[Request], Awaitable[Completion]]
+RewardValue = float | Mapping[str, float] | None
+"""A number, named parts of a number, or None to abstain."""
+
+
+class Dataset(ABC):
+    """Rows by position; the same position always gives the same row."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of rows, at least 1."""
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        """Columns of one row. Raises ``DataError`` naming file and line."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Changes when the content does; kept in snapshots."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, uri: str) -> Dataset:
+        """Open ``scheme:rest?options``. Raises ``DataError`` before anything is started."""
+
+
+class Reward(ABC):
+    """Scores finished episodes."""
+
+    config: Any
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config
+
+    @abstractmethod
+    async def score(self, row: Row, episodes: Sequence[Episode]) -> list[RewardValue]:
+        """One value an episode of the group, in order; ``episode.text`` is the decoded response."""
+
+
+class Environment(ABC):
+    """Turns a request into an episode by asking the policy once or several times."""
+
+    config: Any
+
+    def __init__(self, config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+
+    @abstractmethod
+    async def run(self, row: Row, request: Request, generate: Generate) -> Episode:
+        """Play one episode."""

@@ -1,0 +1,104 @@
+"""What hangs on the loop: schedulers, samplers, callbacks, loggers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlframe.requests import Group
+
+if TYPE_CHECKING:
+    from rlframe.config import Config
+    from rlframe.orchestrator import Orchestrator
+
+__all__ = ["Callback", "Logger", "Metrics", "Sampler", "Scheduler"]
+
+Metrics = Mapping[str, float]
+
+
+class Scheduler(ABC):
+    """Orders collect, learn and publish; yields only where the state can be saved."""
+
+    config: Any
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config
+
+    @abstractmethod
+    def run(self, orchestrator: Orchestrator) -> Iterator[Metrics]:
+        """One item a finished step, until ``orchestrator.done``."""
+
+
+class Sampler(ABC):
+    """Chooses which waiting groups a step takes from the buffer."""
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config
+
+    @abstractmethod
+    def choose(self, waiting: Sequence[Group], count: int, version: int) -> list[int]:
+        """Positions of the ``count`` groups to take, in order."""
+
+
+class Callback:
+    """Lightning's verbs. Every method may be left out; an exception in one ends the run."""
+
+    config: Any
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config
+
+    def on_fit_start(self, orchestrator: Orchestrator) -> None:
+        """Before the first step, after a snapshot was loaded."""
+
+    def on_step_start(self, orchestrator: Orchestrator) -> None:
+        """Before a step."""
+
+    def on_step_end(self, orchestrator: Orchestrator, metrics: Metrics) -> None:
+        """After a step, its metrics complete."""
+
+    def on_validation_end(self, orchestrator: Orchestrator, metrics: Metrics) -> None:
+        """After a validation."""
+
+    def on_snapshot_saved(self, orchestrator: Orchestrator, path: str) -> None:
+        """After a snapshot is whole on disk."""
+
+    def on_exception(self, orchestrator: Orchestrator, error: BaseException) -> None:
+        """When the run ends by an exception."""
+
+    def on_fit_end(self, orchestrator: Orchestrator) -> None:
+        """After the last step, also after an exception."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for the snapshot: JSON values and tensors."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The reverse of :meth:`state_dict`."""
+
+
+class Logger(ABC):
+    """Where figures go."""
+
+    config: Any
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config
+
+    @abstractmethod
+    def start(self, run_dir: str, config: Config, total_steps: int, first_step: int) -> None:
+        """Open; ``first_step`` is above 0 after a resume: later entries are dropped."""
+
+    @abstractmethod
+    def log(self, step: int, metrics: Metrics) -> None:
+        """Figures of a step, complete."""
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Some prompts, responses and rewards of a step."""
+
+    def message(self, text: str) -> None:
+        """A line for people."""
+
+    def close(self) -> None:
+        """Flush and close."""

@@ -1,0 +1,112 @@
+"""What the Orchestrator sees of a model role. Each worker of the role's group holds one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rlframe.algorithm import RoleSpec
+from rlframe.interfaces.strategy import ModelSpec, RankInfo
+from rlframe.layout import Layout
+from rlframe.protocol import DP_METRIC, DP_PROTO, ONE_TO_ALL, protocol
+
+if TYPE_CHECKING:
+    from rlframe.batch import Batch
+    from rlframe.config import Selected
+    from rlframe.packed import Packed
+    from rlframe.plan import UpdatePlan
+
+__all__ = ["EngineSpec", "ModelEngine", "UpdateResult"]
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """Everything a worker needs to set up one role; resolved there from targets, not pickled."""
+
+    role: RoleSpec
+    model: ModelSpec
+    strategy: Selected
+    algorithm: Selected
+    tokens_per_microbatch: int
+    max_grad_norm: float = 1.0
+    max_response_tokens: int = 0
+    """Constant of the fixed-length reduction, tokens."""
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """Metrics of one ``update`` call (already reduced over micro-batches and ranks), by name."""
+
+    metrics: Mapping[str, float]
+    optim_steps: int
+    skipped: tuple[str, ...] = ()
+    """Why steps were skipped: one line each."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ModelEngine(ABC):
+    """One role on one rank: micro-batches, loss terms and their denominators over a Strategy."""
+
+    peers: Mapping[str, Any]
+    """The other engines of this worker by role, the rollout engine included."""
+
+    def __init__(self, rank: RankInfo) -> None:
+        self.rank = rank
+        self.peers = {}
+
+    @abstractmethod
+    @protocol(ONE_TO_ALL)
+    def setup(self, spec: EngineSpec) -> None:
+        """Build strategy, model and a stateless copy of the algorithm."""
+
+    @abstractmethod
+    @protocol(DP_PROTO)
+    def infer(self, batch: Batch) -> Mapping[str, Packed]:
+        """The columns that the role's ``outputs`` name, for every row of this rank's chunk."""
+
+    @abstractmethod
+    @protocol(DP_PROTO)
+    def advantages(self, batch: Batch) -> Mapping[str, Packed]:
+        """``Algorithm.advantages`` on this rank's chunk (whole groups), sums over all ranks."""
+
+    @abstractmethod
+    @protocol(DP_METRIC)
+    def update(self, batch: Batch, plan: UpdatePlan) -> UpdateResult:
+        """Every optimiser step of the plan; this rank runs ``plan``'s micro-batches of its own."""
+
+    @abstractmethod
+    @protocol(ONE_TO_ALL)
+    def layout(self) -> Layout:
+        """The strategy's layout."""
+
+    @abstractmethod
+    @protocol(ONE_TO_ALL)
+    def hand_over(self, target: str, version: int) -> int:
+        """Load this rank's parameter storage into a peer engine as ``version``; bytes copied."""
+
+    @abstractmethod
+    @protocol(ONE_TO_ALL)
+    def phase(self, phase: Literal["train", "generate", "idle"]) -> None:
+        """Make room for what comes next (offload, release caches)."""
+
+    @abstractmethod
+    @protocol(ONE_TO_ALL)
+    def save(self, directory: Path) -> None:
+        """Write this role's part of a snapshot."""
+
+    @abstractmethod
+    @protocol(ONE_TO_ALL)
+    def load(self, directory: Path) -> None:
+        """Read this role's part of a snapshot."""
+
+    @abstractmethod
+    @protocol(ONE_TO_ALL)
+    def export(self, directory: Path) -> None:
+        """Write a Hugging Face directory."""
+
+    @protocol(ONE_TO_ALL)
+    def close(self) -> None:
+        """Give back memory and process groups."""

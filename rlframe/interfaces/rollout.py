@@ -1,0 +1,96 @@
+"""Requests in, sampled tokens with log-probabilities out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from rlframe.layout import Layout
+from rlframe.requests import Completion, Request
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlframe.config import ModelConfig
+
+__all__ = ["RolloutEngine", "RolloutSpec"]
+
+
+@dataclass(frozen=True)
+class RolloutSpec:
+    """What a rollout engine serves: a Hugging Face directory, its dtype, the run's seed and limits.
+
+    Weights come from :meth:`RolloutEngine.load`; ``path`` gives config and tokenizer (stop strings).
+    """
+
+    path: str
+    model: ModelConfig
+    seed: int = 0
+    device: str = "cpu"
+    max_prompt_tokens: int = 0
+    """Longest prompt, tokens; 0 is unknown."""
+    max_new_tokens: int = 0
+    """Longest response, tokens; 0 is unknown."""
+    concurrency: int = 0
+    """Requests that the run keeps open at most; 0 is unknown."""
+
+
+class RolloutEngine(ABC):
+    """Generates for many requests at once; called from one asyncio loop.
+
+    Log-probabilities are in nats under the distribution that was sampled from (temperature and
+    truncation applied). A stop token or stop string stays in the response with its tokens.
+    """
+
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+    """Of "seed", "stop-strings", "min-p", "batch-invariant", "pause", "in-flight", "sleep"."""
+
+    config: Any
+
+    def __init__(self, config: Any, spec: RolloutSpec) -> None:
+        self.config = config
+        self.spec = spec
+
+    @abstractmethod
+    async def generate(self, request: Request) -> Completion:
+        """Sample one response; concurrent calls are batched. Raises ``RolloutError``."""
+
+    @abstractmethod
+    def abort(self, request_id: str) -> None:
+        """End a request: its ``generate`` returns what it has, ``finish_reason='abort'``."""
+
+    @abstractmethod
+    def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        """Take weights by canonical name, sharing their storage where the engine can."""
+
+    @abstractmethod
+    def layout(self, params: Layout) -> Layout:
+        """The layout that this engine wants, given the trainer's."""
+
+    @property
+    @abstractmethod
+    def version(self) -> int:
+        """The weight version that samples now; -1 before the first ``load``."""
+
+    def pause(self, mode: Literal["keep", "abort"] = "keep") -> None:
+        """Stop between two tokens: keep running requests waiting, or abort them."""
+        raise NotImplementedError(f"{type(self).__name__} does not claim 'pause'")
+
+    def resume(self) -> None:
+        """Go on after :meth:`pause`."""
+        raise NotImplementedError(f"{type(self).__name__} does not claim 'pause'")
+
+    def sleep(self, level: int = 1) -> None:
+        """Release the KV cache (1), or weights too (2)."""
+
+    def wake(self) -> None:
+        """The reverse of :meth:`sleep`."""
+
+    def stats(self) -> Mapping[str, float]:
+        """Counters since the start: requests, prompt_tokens, response_tokens, busy_s, ..."""
+        return {}
+
+    def close(self) -> None:
+        """Give back memory and processes."""

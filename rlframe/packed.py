@@ -1,0 +1,101 @@
+"""A column at rest: ragged rows side by side in one numpy buffer, with their lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Packed", "ragged_index"]
+
+IntArray = NDArray[np.int64]
+
+
+def ragged_index(starts: IntArray, lengths: IntArray) -> IntArray:
+    """Positions of rows laid side by side: for row i ``starts[i] .. starts[i] + lengths[i]``.
+
+    Shapes: (n,), (n,) -> (lengths.sum(),).
+    """
+    total = int(lengths.sum())
+    offsets = np.cumsum(lengths) - lengths
+    return np.repeat(starts - offsets, lengths) + np.arange(total, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Rows of one column.
+
+    ``values``: (n, ...) when ``lengths`` is None, else (lengths.sum(), ...) with the n rows side by
+    side; ``lengths``: (n,) int64, in tokens.
+    """
+
+    values: NDArray[Any]
+    lengths: IntArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.values) if self.lengths is None else len(self.lengths)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers."""
+        return int(self.values.nbytes) + (0 if self.lengths is None else int(self.lengths.nbytes))
+
+    def take(self, rows: IntArray) -> Packed:
+        """The given rows, in the given order: (m,) -> m rows."""
+        if self.lengths is None:
+            return Packed(self.values[rows])
+        starts = np.cumsum(self.lengths) - self.lengths
+        lengths = self.lengths[rows]
+        return Packed(self.values[ragged_index(starts[rows], lengths)], lengths)
+
+    def rows(self) -> list[NDArray[Any]]:
+        """One array a row (views)."""
+        if self.lengths is None:
+            return list(self.values)
+        return np.split(self.values, np.cumsum(self.lengths)[:-1]) if len(self.lengths) else []
+
+    def padded(self, *, left: bool = False) -> NDArray[Any]:
+        """Rows padded with zeros to the longest: (n, W, ...)."""
+        if self.lengths is None:
+            return self.values
+        width = int(self.lengths.max(initial=0))
+        out = np.zeros((len(self.lengths), width, *self.values.shape[1:]), self.values.dtype)
+        positions = np.arange(width)
+        inside = (
+            positions >= width - self.lengths[:, None]
+            if left
+            else positions < self.lengths[:, None]
+        )
+        out[inside] = self.values
+        return out
+
+    @classmethod
+    def from_padded(
+        cls, values: NDArray[Any], lengths: IntArray | None, *, left: bool = False
+    ) -> Packed:
+        """From (n, W, ...) and the number of used slots of each row (at its end if ``left``)."""
+        if lengths is None:
+            return cls(np.ascontiguousarray(values))
+        width = values.shape[1]
+        positions = np.arange(width)
+        inside = positions >= width - lengths[:, None] if left else positions < lengths[:, None]
+        return cls(values[inside], np.asarray(lengths, np.int64))
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Any], dtype: str) -> Packed:
+        """From one sequence a row."""
+        arrays = [np.asarray(row, dtype) for row in rows]
+        lengths = np.fromiter((len(a) for a in arrays), np.int64, len(arrays))
+        return cls(np.concatenate(arrays) if arrays else np.zeros(0, dtype), lengths)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Packed]) -> Packed:
+        """Several blocks of one column, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        values = np.concatenate([p.values for p in parts])
+        lengths = [p.lengths for p in parts if p.lengths is not None]
+        return cls(values, np.concatenate(lengths) if lengths else None)
