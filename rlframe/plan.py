@@ -1,8 +1,8 @@
 """The update plan: which rows make up which optimiser step and micro-batch, on every rank.
 
 Mini-batches are counted in prompts and keep groups whole. Micro-batches hold a budget of tokens and
-are cut from length-sorted rows, atoms (pairs, whole groups) intact. Every rank gets equally many, so
-that no collective hangs; an empty one stands where a rank has no rows left.
+are cut from length-sorted rows, atoms (pairs, whole groups) intact. Every rank gets equally many,
+so that no collective hangs; an empty one stands where a rank has no rows left.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ __all__ = ["RolloutEngine", "RolloutSpec"]
 
 @dataclass(frozen=True)
 class RolloutSpec:
-    """What a rollout engine serves: a Hugging Face directory, its dtype, the run's seed and limits.
+    """What a rollout engine serves: a Hugging Face directory, its dtype, seed and limits.
 
-    Weights come from :meth:`RolloutEngine.load`; ``path`` gives config and tokenizer (stop strings).
+    Weights come from :meth:`RolloutEngine.load`; ``path`` gives config and tokenizer.
     """
 
     path: str

@@ -1,0 +1,1 @@
+"""Which role lives in which pool."""
