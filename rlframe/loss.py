@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Denominators",
+    "add_loss_mask",
     "count_denominators",
     "fill_masked",
     "loss_share",
     "nonfinite",
     "reduce_terms",
-    "spread_columns",
 ]
 
 
@@ -162,31 +162,15 @@ def nonfinite(figures: Mapping[str, float | Tensor]) -> list[str]:
     return [name for name, value in figures.items() if not torch.isfinite(torch.as_tensor(value))]
 
 
-def spread_columns(
-    written: Mapping[str, Tensor],
-    response_mask: Tensor,
-    train: Tensor,
-    schema: Schema = COLUMNS,
-) -> dict[str, Tensor]:
-    """What ``Algorithm.advantages`` returned, as columns; (B,) values of a (B, R) one are spread.
+def add_loss_mask(micro: TensorDict) -> TensorDict:
+    """A shallow copy of a batch whose ``loss_mask`` is final.
 
-    ``response_mask`` (B, R) bool, ``train`` (B,) bool. ``loss_mask`` defaults to the response mask
-    and is False in rows that are not trained on. Raises TrainingError for a wrong shape.
+    It defaults to ``response_mask``, and is False in rows with ``train=False``.
     """
-    columns: dict[str, Tensor] = {}
-    for name, values in written.items():
-        per_token = name in schema and schema[name].axis == "R"
-        shape = tuple(response_mask.shape) if per_token else tuple(response_mask.shape[:1])
-        if per_token and tuple(values.shape) == shape[:1]:
-            values = torch.where(response_mask, values[:, None], torch.zeros_like(values[:, None]))
-        if tuple(values.shape[: len(shape)]) != shape:
-            raise TrainingError(
-                f"advantages() returned '{name}' of shape {tuple(values.shape)} for a batch whose "
-                f"responses are {tuple(response_mask.shape)}: return (B,) or (B, R)"
-            )
-        columns[name] = values
-    columns["loss_mask"] = columns.get("loss_mask", response_mask).bool() & train[:, None]
-    return columns
+    mask = micro["loss_mask" if "loss_mask" in micro else "response_mask"]
+    out = micro.copy()
+    out["loss_mask"] = mask & micro["train"][:, None]
+    return out
 
 
 def _mask_column(columns: Mapping[str, Tensor] | TensorDict, name: str, where: str) -> Tensor:
