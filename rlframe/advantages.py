@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rlframe.algorithm import Algorithm
@@ -43,7 +44,7 @@ def checked_columns(algorithm: Algorithm, batch: Batch) -> dict[str, Packed]:
     return {name: _packed(name, value, lengths, batch) for name, value in made.items()}
 
 
-def _packed(name: str, value: Tensor, lengths: np.ndarray, batch: Batch) -> Packed:  # type: ignore[type-arg]
+def _packed(name: str, value: Tensor, lengths: NDArray[np.int64], batch: Batch) -> Packed:
     if not isinstance(value, Tensor) or value.shape[:1] != (len(batch),):
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise BatchError(f"advantages() returned '{name}' of {shape} for {len(batch)} rows")

@@ -89,7 +89,8 @@ class Collector:
         episodes = await _gather(
             [self._environment.run(row, request, self._generate) for request in stamped]
         )
-        kept = await self._scorer.score(row, episodes)
+        scored = await self._scorer.score(row, episodes)
+        kept = [episode for episode in scored if episode.reward is not None]
         return Group(row, kept), len(episodes) - len(kept)
 
     async def _run_groups(
@@ -154,7 +155,9 @@ class OfflineCollector:
                 episode_id=row.group_id * EPISODES_PER_GROUP + position,
             )
             columns = dict(example.columns)
-            episodes.append(Episode(request, [segment], reason, example.response, None, {}, columns))
+            episodes.append(
+                Episode(request, [segment], reason, example.response, None, {}, columns)
+            )
         return Group(row, episodes)
 
     def _encode(self, response: str) -> tuple[list[int], FinishReason]:

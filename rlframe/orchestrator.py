@@ -1,7 +1,7 @@
 """The single controller: three stages of a step over abstract parts.
 
-It knows no algorithm, no engine and no device. The Scheduler orders the stages; what a finished step
-entails (metrics, validation, snapshot) follows each item that the Scheduler yields.
+It knows no algorithm, no engine and no device. The Scheduler orders the stages; what a finished
+step entails (metrics, validation, snapshot) follows each item that the Scheduler yields.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.transfer import TransferEngine
 from rlframe.metrics import Stopwatch, batch_metrics, part_names
 from rlframe.plan import UpdatePlan, plan_update
-from rlframe.requests import Group
 
 if TYPE_CHECKING:
     from rlframe.record import Recorder
@@ -150,9 +149,9 @@ class Orchestrator:
             return figures
         raise TrainingError(
             f"after {self.config.data.max_refills + 1} draws only {len(self.buffer)} of {wanted} "
-            f"groups were accepted ({figures['collect/refused_groups']:.0f} refused by "
-            f"{type(self.algorithm).__name__}.accept, {figures['collect/failed_groups']:.0f} without "
-            "a score): use prompts of mixed difficulty, a higher temperature, more "
+            f"groups were accepted: {type(self.algorithm).__name__}.accept refused "
+            f"{figures['collect/refused_groups']:.0f}, {figures['collect/failed_groups']:.0f} had "
+            "no score. Use prompts of mixed difficulty, a higher temperature, more "
             "algo.samples_per_prompt, or raise data.max_refills"
         )
 
@@ -233,6 +232,3 @@ class Orchestrator:
         self.buffer.load_state_dict(state["buffer"])
         self.algorithm.load_state_dict(state["algorithm"])
         self.parts.callbacks.load_state_dict(state["callbacks"])
-
-
-_ = Group

@@ -87,4 +87,3 @@ class Worker:
             what = f"{method}: {type(error).__name__}: {error}"
             remote = "".join(traceback.format_exception(error))
             raise WorkerError(role, self.rank.rank, self.rank.host, what, remote) from error
-

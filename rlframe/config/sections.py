@@ -40,12 +40,17 @@ class RunConfig:
     """Steps between validations, at least 0; 0 validates only before and after."""
     samples_every: int = 10
     """Steps between written samples of prompts and responses, at least 0; 0 writes none."""
+    dump_rollouts: bool = False
+    """Write every completion under rollouts/, so that the rollout 'replay' can play them again."""
+    validation_prompts: int = 512
+    """Validation prompts at most, at least 1."""
 
     def __post_init__(self) -> None:
         """Check ranges; raises ValueError."""
         for name in ("save_every", "max_restarts", "validate_every", "samples_every"):
             check_range(self, name, 0)
         check_range(self, "keep", 1)
+        check_range(self, "validation_prompts", 1)
         if not self.dir:
             raise ValueError("dir must name a folder")
         if "/" in self.name or self.name in (".", ".."):
@@ -115,6 +120,8 @@ class DataConfig:
     """What happens to a longer prompt; what is dropped or cut is counted."""
     prompts_per_step: int = 16
     """Prompts whose groups make one batch, at least 1."""
+    max_refills: int = 20
+    """Times that a step may draw again when groups were refused or failed, at least 0."""
     shuffle: bool = True
     """Draw prompts in a new order each epoch; false keeps the file's order."""
 
@@ -126,6 +133,7 @@ class DataConfig:
             raise ValueError("prompt_key must name a column")
         check_range(self, "max_prompt_tokens", 1)
         check_range(self, "prompts_per_step", 1)
+        check_range(self, "max_refills", 0)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rlframe.config import Config, check_range
+from rlframe.config import Config as FitConfig
+from rlframe.config import check_range
 from rlframe.interfaces.cluster import Cluster, ClusterInfo, Placement, WorkerGroup
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
@@ -47,7 +48,7 @@ class InlineCluster(Cluster):
         placement: Placement,
         engines: Mapping[str, EngineSpec],
         rollout: RolloutSpec | None,
-        config: Config,
+        config: FitConfig,
         transfer: TransferEngine,
     ) -> dict[str, WorkerGroup]:
         """See :class:`Cluster`."""

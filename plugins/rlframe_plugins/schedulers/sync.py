@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlframe import Orchestrator, Scheduler
-from rlframe.interfaces.loop import Metrics
+from rlframe.interfaces.loop import Metrics, Scheduler
+from rlframe.orchestrator import Orchestrator
 
 __all__ = ["SyncScheduler"]
 

@@ -1,0 +1,139 @@
+"""Running a fit: the one road for the command line, scripts and notebooks."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from rlframe.config import Config
+from rlframe.errors import RlframeError
+
+if TYPE_CHECKING:
+    from rlframe.algorithm import Algorithm
+    from rlframe.build import Built
+    from rlframe.host.host import PluginHost
+    from rlframe.orchestrator import Orchestrator
+
+__all__ = ["Fit", "Stopped", "fit", "run"]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A finished run: its folder and what ``summary.json`` says."""
+
+    run_dir: Path
+    summary: Mapping[str, Any]
+
+
+class Stopped(RlframeError):
+    """The run was asked to stop by a signal; its state is saved."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message, exit_code)
+        self.message, self.exit_code = message, exit_code
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def fit(
+    algorithm: Algorithm | type[Algorithm] | str | None = None,
+    *,
+    model: str | None = None,
+    data: str | None = None,
+    reward: Callable[..., Any] | str | None = None,
+    config: str | Path | Sequence[str | Path] = (),
+    resume: str | Path | None = None,
+    **options: Any,
+) -> Fit:
+    """Train, exactly as ``rlframe fit`` does.
+
+    ``algorithm``, ``reward`` and any selector may be a name, ``file.py:Class``, a class, an
+    instance or (for rewards) a function; ``options`` are sections (``optim={"lr": 1e-5}``) or
+    top-level values (``steps=50``). Raises RlframeError with one clear message.
+    """
+    from rlframe.config.load import Asked, load_config
+    from rlframe.host.host import PluginHost
+
+    host = PluginHost().load()
+    given = {"algo": algorithm, "model": model, "data": data, "reward": reward}
+    flags = {name: value for name, value in given.items() if isinstance(value, str)}
+    objects = {n: v for n, v in given.items() if v is not None and not isinstance(v, str)}
+    files = [config] if isinstance(config, str | Path) else list(config)
+    asked = Asked(files=files, flags=flags, objects=objects, values=options)
+    return run(load_config(host, asked).config, host, resume=resume)
+
+
+def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -> Fit:
+    """Build, resume where asked, and run to the end.
+
+    ``resume`` is a run, a snapshot, or "auto" (the newest run with this name, or a new one).
+    Raises ``Stopped`` after SIGINT or SIGTERM, once the state is saved.
+    """
+    from rlframe.build import build
+    from rlframe.run_dir import open_run
+    from rlframe.summary import read_summary
+
+    place = open_run(config, resume)
+    built = build(config, host, place.path)
+    try:
+        if place.snapshot is not None:
+            load_snapshot(built, place.snapshot)
+        with stop_on_signals(built.orchestrator):
+            built.orchestrator.fit()
+    finally:
+        built.close()
+    reason = built.orchestrator.stop_reason
+    if reason in _SIGNALS:
+        raise Stopped(
+            f"stopped by {reason} after step {built.orchestrator.step}; the state is saved. "
+            f"Go on with: rlframe fit --resume {place.path}",
+            128 + int(_SIGNALS[reason]),
+        )
+    return Fit(place.path, read_summary(place.path))
+
+
+def load_snapshot(built: Built, snapshot: Path) -> None:
+    """Put a snapshot's state into every part of a run."""
+    from rlframe.snapshot.rng import set_rng_state
+
+    run = built.orchestrator
+    state = built.snapshots.load(snapshot)
+    for role in run.algorithm.roles():
+        if role.trained:
+            run.roles[role.name].call("load", snapshot / role.name).result()
+    run.load_state_dict(state["run"])
+    run.parts.recorder.restore(state["summary"])
+    set_rng_state(state["rng"])
+
+
+_SIGNALS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM}
+
+
+@contextmanager
+def stop_on_signals(run: Orchestrator) -> Iterator[None]:
+    """The first SIGINT or SIGTERM ends the run after its step; a second one at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if run.stop_reason:
+            raise KeyboardInterrupt
+        run.stop_reason = signal.Signals(number).name
+        run.parts.recorder.message(
+            f"{run.stop_reason}: stopping after this step and saving; once more stops at once"
+        )
+
+    before = {one: signal.signal(one, ask) for one in _SIGNALS.values()}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
