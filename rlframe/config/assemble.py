@@ -46,7 +46,7 @@ class Assembly:
     ) -> None:
         self._layers = layers
         self._selector = Selector(host, objects)
-        self._slots: dict[str, Resolved] = {}
+        self.slots: dict[str, Resolved] = {}
         self._one_reward = False
         self._interpolated = interpolated
         self.tree: Tree = {}
@@ -58,6 +58,11 @@ class Assembly:
 
     def build(self) -> Config:
         """The config. Raises ConfigError."""
+        self.prepare()
+        return self._finish()
+
+    def prepare(self) -> None:
+        """Resolve what is chosen and fill ``tree``; options are not checked yet."""
         self._merge()
         self._pair_data()
         for key, kind in COMPONENTS.items():
@@ -69,7 +74,6 @@ class Assembly:
         self.tree = {key: self.tree[key] for key in _KEYS}
         if self._interpolated:
             interpolate(self.tree)
-        return self._finish()
 
     # --- what is chosen, with which values ----------------------------------------------------
 
@@ -107,7 +111,7 @@ class Assembly:
     def _slot(self, kind: str, chosen: Chosen, path: str) -> Tree:
         """Resolve one component and return its section, name first, with all defaults."""
         option = self._selector.option(kind, chosen, path)
-        self._slots[path] = option.resolved
+        self.slots[path] = option.resolved
         return option.tree
 
     def _items(self, path: str, kind: str, node: Tree | Leaf) -> Iterator[tuple[str, Tree]]:
@@ -140,7 +144,7 @@ class Assembly:
         else:
             slot = self._slot("reward", Chosen(rest, left, chosen.left_name), "reward")
             self._one_reward = True
-            self._slots["reward.parts.0"] = self._slots.pop("reward")
+            self.slots["reward.parts.0"] = self.slots.pop("reward")
             tree["parts"] = {"0": slot}
         self.tree["reward"] = tree
 
@@ -202,7 +206,7 @@ class Assembly:
         return node
 
     def _selected(self, path: str) -> Selected:
-        return finish(self._slots[path], self._tree(path), path)
+        return finish(self.slots[path], self._tree(path), path)
 
     def _engine(self, model: ModelConfig, path: str) -> Selected:
         name = Leaf(model.engine, first_source(self._tree(path)["engine"]))
@@ -230,7 +234,7 @@ class Assembly:
             path = "reward" if self._one_reward else slot
             assert isinstance(part, dict)
             own = {k: v for k, v in part.items() if k not in ("label", "weight")}
-            reward = finish(self._slots[slot], own, path)
+            reward = finish(self.slots[slot], own, path)
             label = convert(str, part["label"], f"{path}.label")
             weight = convert(float, part["weight"], f"{path}.weight")
             parts.append(RewardPart(label or reward.name, reward, weight))

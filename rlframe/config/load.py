@@ -18,7 +18,7 @@ from rlframe.config.validate import validate
 from rlframe.errors import ConfigError
 from rlframe.host.host import PluginHost
 
-__all__ = ["FLAGS", "Asked", "Loaded", "load_config"]
+__all__ = ["FLAGS", "Asked", "Loaded", "assemble", "load_config"]
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,16 @@ FLAGS = {
 
 def load_config(host: PluginHost, asked: Asked) -> Loaded:
     """Load, resolve and check a config. Raises ConfigError with one clear line."""
-    layers = [normalise(layer) for layer in _layers(host, asked)]
-    assembly = Assembly(host, layers, asked.objects)
+    assembly = assemble(host, asked)
     config = assembly.build()
     validate(config)
     return Loaded(config, assembly.tree, assembly.notes)
+
+
+def assemble(host: PluginHost, asked: Asked) -> Assembly:
+    """The layers of what was asked for, nothing resolved yet."""
+    layers = [normalise(layer) for layer in _layers(host, asked)]
+    return Assembly(host, layers, asked.objects)
 
 
 def _layers(host: PluginHost, asked: Asked) -> list[Tree]:

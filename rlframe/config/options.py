@@ -11,7 +11,7 @@ from typing import Any
 
 from rlframe.config.build import describe_type, field_types
 
-__all__ = ["OptionDoc", "describe_options", "field_docs"]
+__all__ = ["OptionDoc", "describe_options", "field_docs", "shown"]
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,16 @@ def describe_options(cls: type[Any], path: str) -> Iterator[OptionDoc]:
 
 def _default(one: Field[Any]) -> str:
     if one.default_factory is not MISSING:
-        return _shown(one.default_factory())
-    return "required" if one.default is MISSING else _shown(one.default)
+        return shown(one.default_factory())
+    return "required" if one.default is MISSING else shown(one.default)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as it would be written on the command line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, tuple | list):
-        return f"[{', '.join(_shown(item) for item in value)}]"
+        return f"[{', '.join(shown(item) for item in value)}]"
     return "''" if value == "" else str(value)
 
 

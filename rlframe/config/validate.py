@@ -15,6 +15,7 @@ __all__ = ["selected_components", "validate"]
 def validate(config: Config) -> None:
     """Cross-field checks of the core, then of every chosen component. Raises ConfigError."""
     _check_pools(config)
+    _check_roles(config)
     minibatch = getattr(config.algo.config, "minibatch_prompts", 0)
     if minibatch > config.data.prompts_per_step:
         raise ConfigError(
@@ -44,6 +45,22 @@ def _check_pools(config: Config) -> None:
     for key, pool in used.items():
         if pool not in config.pools:
             raise ConfigError(f"{key}: {unknown_name('pool', pool, config.pools)}")
+
+
+def _check_roles(config: Config) -> None:
+    """``roles`` may name only what the method has."""
+    try:
+        roles = config.algo.load()(config.algo.config).roles()
+    except RlframeError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"algo '{config.algo.name}' cannot be made: {reason}") from error
+    known = [role.name for role in roles]
+    for name in config.roles:
+        if name not in known:
+            text = unknown_name("role", name, known)
+            raise ConfigError(f"roles.{name}: {text} (roles of algo '{config.algo.name}')")
 
 
 def _validate_component(path: str, selected: Selected, config: Config) -> None:

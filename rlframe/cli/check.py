@@ -1,0 +1,49 @@
+"""What a config names outside of itself: datasets, models. No model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlframe.config import Config
+from rlframe.errors import ConfigError, DataError
+from rlframe.host.host import PluginHost
+from rlframe.paths import resolve_model
+
+__all__ = ["check_inputs"]
+
+
+def check_inputs(config: Config, host: PluginHost) -> Iterator[str]:
+    """Open every dataset and find every model; yields one line each.
+
+    Raises RlframeError with the key that names what is not there.
+    """
+    from rlframe.data.source import open_dataset
+
+    for key in ("train", "validate"):
+        uri = getattr(config.data, key)
+        if uri is None:
+            continue
+        dataset = open_dataset(uri, host, config.data)
+        row = dataset[0]
+        if config.data.prompt_key not in row:
+            raise DataError(
+                f"data.{key} '{uri}' has no column '{config.data.prompt_key}', it has "
+                f"{', '.join(row)}: set data.prompt_key"
+            )
+        yield f"data.{key}: {uri}, {len(dataset)} rows"
+    paths = {"model.path": config.model.path}
+    paths |= {f"roles.{name}.model.path": role.model.path for name, role in config.roles.items()}
+    for key, path in paths.items():
+        yield f"{key}: {_model(key, path)}"
+
+
+def _model(key: str, path: str) -> str:
+    folder = Path(resolve_model(path))
+    if (folder / "config.json").is_file():
+        return str(folder)
+    if folder.is_dir():
+        raise ConfigError(f"{key}: {folder} has no config.json: it is no Hugging Face model folder")
+    if path.startswith(("/", ".", "~", "pkg:")) or path.count("/") > 1:
+        raise ConfigError(f"{key}: there is no folder {folder}")
+    return f"{path} (no folder here: a name on the Hugging Face hub)"
