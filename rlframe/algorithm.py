@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rlframe.columns import Column
+from rlframe.columns import Column, Schema, make_schema
 from rlframe.requests import Group, Request, Row
 
 if TYPE_CHECKING:
@@ -242,6 +242,16 @@ class Algorithm:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The reverse of :meth:`state_dict`."""
+
+    def schema(self) -> Schema:
+        """The core's columns, this method's, and one for every output of its roles."""
+        outputs = [
+            Column(name, "B" if out == "scores" else "BR", "float32", role.name, out)
+            for role in self.roles()
+            for out, name in role.outputs.items()
+        ]
+        known = make_schema(self.columns)
+        return make_schema(self.columns, [one for one in outputs if one.name not in known])
 
     def scorers(self) -> Sequence[RoleSpec]:
         """The roles whose outputs become columns before the update, in order."""

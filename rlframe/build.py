@@ -14,7 +14,7 @@ from rlframe.algorithm import Algorithm, RoleSpec
 from rlframe.assemble_batch import batch_of
 from rlframe.callbacks import CallbackList
 from rlframe.collector import Collector, OfflineCollector
-from rlframe.columns import Column, Schema, make_schema
+from rlframe.columns import Schema
 from rlframe.config import Config
 from rlframe.data import PromptStream, open_dataset, read_rows, stop_token_ids
 from rlframe.errors import ConfigError, ModelError
@@ -33,9 +33,6 @@ from rlframe.rewards import Scorer
 from rlframe.snapshot import SnapshotStore
 
 __all__ = ["Built", "build", "engine_specs"]
-
-_OUTPUT_SHAPES = {"scores": "B"}
-
 
 @dataclass
 class Built:
@@ -70,7 +67,7 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
     if not algorithm.offline:
         scorer.check(sorted(stream.dataset[0]))
     validation = _validation_rows(config, host, tokenizer, sampling)
-    schema = run_schema(algorithm)
+    schema = algorithm.schema()
     cluster, groups, transfer = _start(config, algorithm, path, sampling)
     collector: Collector | OfflineCollector
     if algorithm.offline:
@@ -79,7 +76,7 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
         environment = config.env.load()(config.env.config, tokenizer)
         client = groups["rollout"].client()
         collector = Collector(algorithm, environment, scorer, client, config.seed)
-    callbacks = CallbackList([one.load()(one.config) for one in config.callback])
+    callbacks = CallbackList.from_config(config.callback)
     snapshots = SnapshotStore(run_dir, config.run.keep)
     validator = _validator(config, collector, validation, groups, schema, algorithm)
     recorder = Recorder(
@@ -138,17 +135,6 @@ def engine_specs(
             max_response_tokens=max_response,
         )
     return specs
-
-
-def run_schema(algorithm: Algorithm) -> Schema:
-    """The core's columns, the algorithm's, and one for every output of a role."""
-    outputs = [
-        Column(column, _OUTPUT_SHAPES.get(out, "BR"), "float32", role.name, f"{out} of {role.name}")
-        for role in algorithm.roles()
-        for out, column in role.outputs.items()
-    ]
-    known = make_schema(algorithm.columns)
-    return make_schema(algorithm.columns, [c for c in outputs if c.name not in known])
 
 
 def _optim_steps(config: Config, role: RoleSpec) -> int:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from rlframe.config import Config
 from rlframe.errors import RlframeError
+from rlframe.rng import set_rng_state
 
 if TYPE_CHECKING:
     from rlframe.algorithm import Algorithm
     from rlframe.build import Built
     from rlframe.host.host import PluginHost
     from rlframe.orchestrator import Orchestrator
+    from rlframe.snapshot import Snapshot
 
 __all__ = ["Fit", "Stopped", "fit", "run"]
 
@@ -84,7 +86,7 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
     built = build(config, host, place.path)
     try:
         if place.snapshot is not None:
-            load_snapshot(built, place.snapshot)
+            restore(built, place.snapshot)
         with stop_on_signals(built.orchestrator):
             built.orchestrator.fit()
     finally:
@@ -99,15 +101,13 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
     return Fit(place.path, read_summary(place.path))
 
 
-def load_snapshot(built: Built, snapshot: Path) -> None:
+def restore(built: Built, snapshot: Snapshot) -> None:
     """Put a snapshot's state into every part of a run."""
-    from rlframe.snapshot.rng import set_rng_state
-
     run = built.orchestrator
-    state = built.snapshots.load(snapshot)
+    state = snapshot.state()
     for role in run.algorithm.roles():
         if role.trained:
-            run.roles[role.name].call("load", snapshot / role.name).result()
+            run.roles[role.name].call("load", snapshot.path / role.name).result()
     run.load_state_dict(state["run"])
     run.parts.recorder.restore(state["summary"])
     set_rng_state(state["rng"])

@@ -16,7 +16,7 @@ from rlframe.config import Config
 from rlframe.interfaces.loop import Logger
 from rlframe.requests import Group
 from rlframe.snapshot import SnapshotStore
-from rlframe.snapshot.rng import rng_state
+from rlframe.rng import rng_state
 from rlframe.summary import write_summary
 
 if TYPE_CHECKING:
