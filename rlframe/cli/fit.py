@@ -32,7 +32,7 @@ def fit(arguments: argparse.Namespace) -> int:
     loaded = load(arguments)
     from rlframe.fit_api import run
 
-    run(loaded.config, resume=arguments.resume)
+    run(loaded.config, current_host(), resume=arguments.resume)
     return 0
 
 

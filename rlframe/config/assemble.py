@@ -45,7 +45,7 @@ class Assembly:
         interpolated: bool = True,
     ) -> None:
         self._layers = layers
-        self._selector = Selector(host, objects)
+        self._selector = Selector(host, dict(objects))
         self.slots: dict[str, Resolved] = {}
         self._one_reward = False
         self._interpolated = interpolated
@@ -118,12 +118,16 @@ class Assembly:
         if not isinstance(node, Leaf) or not isinstance(node.value, list):
             raise ConfigError(f"{path} ({first_source(node)}): expected a list of components")
         for index, item in enumerate(node.value):
-            section = {"name": item} if isinstance(item, str) else item
-            if not isinstance(section, dict):
-                raise ConfigError(f"{path}.{index} = {item!r} ({node.source}): expected a name")
-            tree = tree_of(section, node.source)
+            where = f"{path}.{index}"
+            tree: Tree | Leaf = {}
+            if isinstance(item, str | Mapping):
+                tree = tree_of({"name": item} if isinstance(item, str) else item, node.source)
+            elif callable(item) or hasattr(item, "config"):
+                self._selector.objects[where] = item
+            else:
+                raise ConfigError(f"{where} = {item!r} ({node.source}): expected a name")
             assert isinstance(tree, dict)
-            yield str(index), self._slot(kind, Chosen(tree), f"{path}.{index}")
+            yield str(index), self._slot(kind, Chosen(tree), where)
 
     def _choose_reward(self) -> None:
         """One reward beside its name, or a list of parts: both become ``parts``."""

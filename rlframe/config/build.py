@@ -94,13 +94,15 @@ def field_types(cls: type[Any]) -> dict[str, Any]:
         ) from error
 
 
-def default_tree(cls: type[Any], source: str, skip: tuple[str, ...] = ()) -> Tree:
+def default_tree(cls: type[Any], source: str) -> Tree:
     """The defaults of a dataclass as a tree; fields without one are left out."""
     tree: Tree = {}
     for one in fields(cls):
-        if one.name in skip or not one.init or _is_required(one):
+        if not one.init or _is_required(one):
             continue
-        value = one.default if one.default is not MISSING else one.default_factory()  # type: ignore[misc]
+        value = one.default
+        if one.default_factory is not MISSING:
+            value = one.default_factory()
         if is_dataclass(value):
             tree[one.name] = default_tree(type(value), source)
         else:

@@ -6,7 +6,7 @@ Past this module no code sees OmegaConf, dicts or environment variables.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +66,15 @@ def load_config(host: PluginHost, asked: Asked) -> Loaded:
 
 def assemble(host: PluginHost, asked: Asked) -> Assembly:
     """The layers of what was asked for, nothing resolved yet."""
-    layers = [normalise(layer) for layer in _layers(host, asked)]
-    return Assembly(host, layers, asked.objects)
+    objects = {**asked.objects}
+    values = {**asked.values}
+    for key in (*COMPONENTS, "reward"):
+        if key in values and not isinstance(values[key], str | Mapping | list | tuple):
+            objects[key] = values.pop(key)
+    if isinstance(objects.get("reward"), list | tuple):
+        values["reward"] = objects.pop("reward")
+    layers = [normalise(layer) for layer in _layers(host, replace(asked, values=values))]
+    return Assembly(host, layers, objects)
 
 
 def _layers(host: PluginHost, asked: Asked) -> list[Tree]:

@@ -41,8 +41,6 @@ class RunConfig:
     samples_every: int = 10
     """Steps between written samples of prompts and responses, at least 0; 0 writes none."""
     dump_rollouts: bool = False
-    """Write every completion of every step, for the rollout ``replay``."""
-    dump_rollouts: bool = False
     """Write every completion under rollouts/, so that the rollout 'replay' can play them again."""
     validation_prompts: int = 512
     """Validation prompts at most, at least 1."""
@@ -126,8 +124,6 @@ class DataConfig:
     """Times that a step may draw again when groups were refused or failed, at least 0."""
     shuffle: bool = True
     """Draw prompts in a new order each epoch; false keeps the file's order."""
-    max_refills: int = 10
-    """Further draws in a step whose groups were refused before it is an error, at least 0."""
 
     def __post_init__(self) -> None:
         """Check ranges; raises ValueError."""
@@ -137,7 +133,6 @@ class DataConfig:
             raise ValueError("prompt_key must name a column")
         check_range(self, "max_prompt_tokens", 1)
         check_range(self, "prompts_per_step", 1)
-        check_range(self, "max_refills", 0)
         check_range(self, "max_refills", 0)
 
 

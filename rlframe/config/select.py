@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
@@ -48,7 +47,7 @@ class Selector:
     """Resolves component sections; ``objects`` are live classes or instances by section."""
 
     host: PluginHost
-    objects: Mapping[str, Any] = field(default_factory=dict)
+    objects: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def option(self, kind: str, chosen: Chosen, path: str) -> Option:

@@ -71,8 +71,28 @@ def resolve_object(kind: str, value: Any) -> Resolved:
     module, name = named.__module__, named.__qualname__
     importable = module != "__main__" and "<" not in name and module in sys.modules
     resolved = Resolved(kind, named.__name__, f"{module}:{name}", named, importable=importable)
-    _check_kind(resolved, WORDS.get(kind, kind))
+    word = WORDS.get(kind, kind)
+    _check_kind(resolved, word)
+    if not is_named:
+        _check_instance(value, word)
     return resolved
+
+
+def _check_instance(value: Any, word: str) -> None:
+    """Only the class and its config go on (to workers, snapshots), so nothing else may be set."""
+    cls = type(value)
+    advice = f"{word} {cls.__name__}: pass the class, and put its options into a nested Config"
+    try:
+        twin = cls(getattr(value, "config", None))
+    except Exception as error:
+        raise PluginError(f"{advice} ({type(error).__name__}: {error})") from error
+    state, fresh = vars(value), vars(twin)
+    plain = (bool, int, float, str, bytes, type(None), tuple, list, dict, set)
+    for name in sorted(state.keys() | fresh.keys() - {"config"}):
+        mine, other = state.get(name), fresh.get(name)
+        both_plain = isinstance(mine, plain) and isinstance(other, plain)
+        if name != "config" and (type(mine) is not type(other) or (both_plain and mine != other)):
+            raise PluginError(f"{advice} (its attribute '{name}' would be lost)")
 
 
 def load_target(target: str, sha256: str = "") -> Any:
@@ -201,5 +221,5 @@ def _check_kind(resolved: Resolved, word: str) -> None:
         wanted = target.replace(":", ".")
         raise PluginError(f"{word} '{resolved.name}' is no {wanted}: derive it from that class")
     if inspect.isabstract(value):
-        lacking = ", ".join(sorted(value.__abstractmethods__))
+        lacking = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
         raise PluginError(f"{word} '{resolved.name}' lacks the methods {lacking}")

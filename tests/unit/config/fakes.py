@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rlframe.algorithm import Algorithm
+from rlframe.algorithm import Algorithm, RoleSpec
 from rlframe.config import SamplingConfig, check_range
 from rlframe.host.components import Component
 from rlframe.host.hookspecs import hookimpl
@@ -42,6 +42,10 @@ class Grpo(Algorithm):
         def __post_init__(self) -> None:
             super().__post_init__()
             check_range(self, "clip_ratio", above=0)
+
+    def roles(self) -> tuple[RoleSpec, ...]:
+        """A critic beside the policy."""
+        return (*super().roles(), RoleSpec("critic", model="value", trained=True))
 
 
 class Gspo(Algorithm):
