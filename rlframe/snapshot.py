@@ -115,6 +115,10 @@ class SnapshotStore:
             ) from error
         return final
 
+    def load(self, path: str | Path) -> Any:
+        """The state in a snapshot, every file of which was checked. Raises SnapshotError."""
+        return load_snapshot(Path(path)).state()
+
     def paths(self) -> list[Path]:
         """Every snapshot by step, the oldest first; not yet checked."""
         if not self.directory.is_dir():
