@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 from rlframe.config import Config
 from rlframe.errors import RlframeError
 from rlframe.rng import set_rng_state
+from rlframe.snapshot import load_snapshot
 
 if TYPE_CHECKING:
     from rlframe.algorithm import Algorithm
     from rlframe.build import Built
     from rlframe.host.host import PluginHost
+    from rlframe.interfaces.model import ModelEngine
     from rlframe.orchestrator import Orchestrator
     from rlframe.snapshot import Snapshot
 
-__all__ = ["Fit", "Stopped", "fit", "run"]
+__all__ = ["Fit", "Stopped", "build_policy", "fit", "resume_files", "run"]
 
 
 @dataclass(frozen=True)
@@ -61,15 +63,23 @@ def fit(
     top-level values (``steps=50``). Raises RlframeError with one clear message.
     """
     from rlframe.config.load import Asked, load_config
-    from rlframe.host.host import PluginHost
+    from rlframe.host.host import current_host
 
-    host = PluginHost().load()
     given = {"algo": algorithm, "model": model, "data": data, "reward": reward}
     flags = {name: value for name, value in given.items() if isinstance(value, str)}
     objects = {n: v for n, v in given.items() if v is not None and not isinstance(v, str)}
     files = [config] if isinstance(config, str | Path) else list(config)
+    files = [*resume_files(resume), *files]
     asked = Asked(files=files, flags=flags, objects=objects, values=options)
+    host = current_host()
     return run(load_config(host, asked).config, host, resume=resume)
+
+
+def resume_files(resume: str | Path | None) -> list[Path]:
+    """The config file that a resumed run continues with, under what else is said."""
+    from rlframe.run_dir import config_file
+
+    return [] if resume is None or str(resume) == "auto" else [config_file(resume)]
 
 
 def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -> Fit:
@@ -86,7 +96,7 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
     built = build(config, host, place.path)
     try:
         if place.snapshot is not None:
-            restore(built, place.snapshot)
+            restore(built, load_snapshot(place.snapshot))
         with stop_on_signals(built.orchestrator):
             built.orchestrator.fit()
     finally:
@@ -99,6 +109,19 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
             128 + int(_SIGNALS[reason]),
         )
     return Fit(place.path, read_summary(place.path))
+
+
+def build_policy(config: Config) -> ModelEngine:
+    """The policy's engine alone, on one rank in this process."""
+    from rlframe.algorithm import Algorithm
+    from rlframe.build import engine_specs
+    from rlframe.interfaces.strategy import RankInfo
+
+    algorithm: Algorithm = config.algo.load()(config.algo.config)
+    spec = engine_specs(config, algorithm, 1.0, 0)["policy"]
+    engine: ModelEngine = config.role("policy").engine.load()(RankInfo())
+    engine.setup(spec)
+    return engine
 
 
 def restore(built: Built, snapshot: Snapshot) -> None:

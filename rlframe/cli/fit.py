@@ -13,8 +13,14 @@ __all__ = ["asked", "fit", "load", "validate"]
 
 
 def asked(arguments: argparse.Namespace) -> Asked:
-    """What the flags and ``key=value`` arguments say."""
-    return Asked(arguments.config, arguments.overrides, asked_flags(arguments))
+    """What the flags and ``key=value`` arguments say, over the config of a run to go on with."""
+    resume = getattr(arguments, "resume", None)
+    files = list(arguments.config)
+    if resume is not None and resume != "auto":
+        from rlframe.run_dir import config_file
+
+        files.insert(0, config_file(resume))
+    return Asked(files, arguments.overrides, asked_flags(arguments))
 
 
 def load(arguments: argparse.Namespace) -> Loaded:
