@@ -113,7 +113,6 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
 
 def build_policy(config: Config) -> ModelEngine:
     """The policy's engine alone, on one rank in this process."""
-    from rlframe.algorithm import Algorithm
     from rlframe.build import engine_specs
     from rlframe.interfaces.strategy import RankInfo
 

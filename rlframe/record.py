@@ -15,8 +15,8 @@ from rlframe.callbacks import CallbackList
 from rlframe.config import Config
 from rlframe.interfaces.loop import Logger
 from rlframe.requests import Group
-from rlframe.snapshot import SnapshotStore
 from rlframe.rng import rng_state
+from rlframe.snapshot import SnapshotStore
 from rlframe.summary import write_summary
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A resumed run equals the unbroken one bit for bit; a killed one loses at most what was unsaved."""
+"""A resumed run equals the unbroken one bit for bit; a kill loses at most what was unsaved."""
 
 from __future__ import annotations
 

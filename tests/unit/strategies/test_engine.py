@@ -128,12 +128,10 @@ def grpo(reduction, **options):
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("method", ["grpo", "sft"])
-@pytest.mark.parametrize("epochs, minibatch", [(1, 0), (2, 2)])
+@pytest.mark.parametrize(("epochs", "minibatch"), [(1, 0), (2, 2)])
 def test_every_split_gives_the_same_update(model_dir, method, reduction, epochs, minibatch):
     options = {"reduction": reduction, "epochs": epochs, "minibatch_prompts": minibatch}
-    algorithm = (
-        grpo(**options) if method == "grpo" else SFT(SFT.Config(**options, kl_coef=0.0))
-    )
+    algorithm = grpo(**options) if method == "grpo" else SFT(SFT.Config(**options, kl_coef=0.0))
     whole = outcome(model_dir, algorithm, 10_000, packing="off")
     assert all(np.isfinite(v) for v in whole[0].metrics.values())
     assert whole[0].metrics["grad_norm"] > 0
