@@ -212,7 +212,7 @@ def _select(
     elif values.shape == mask.shape[:1]:
         _needs_mean(name, term)
         mask = mask.any(1)
-        weights = torch.where(mask, 1 / max(rows, 1), 0.0).double()
+        weights = mask.double() / max(rows, 1)
     else:
         _fail(
             name,
