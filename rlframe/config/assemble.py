@@ -42,13 +42,14 @@ class Assembly:
         layers: Sequence[Tree],
         objects: Mapping[str, Any],
         *,
-        interpolated: bool = True,
+        from_snapshot: bool = False,
+        user_code: bool = True,
     ) -> None:
         self._layers = layers
-        self._selector = Selector(host, dict(objects))
+        self._selector = Selector(host, dict(objects), user_code=user_code)
         self.slots: dict[str, Resolved] = {}
         self._one_reward = False
-        self._interpolated = interpolated
+        self._from_snapshot = from_snapshot
         self.tree: Tree = {}
 
     @property
@@ -72,7 +73,7 @@ class Assembly:
         self._choose_reward()
         self._choose_roles()
         self.tree = {key: self.tree[key] for key in _KEYS}
-        if self._interpolated:
+        if not self._from_snapshot:
             interpolate(self.tree)
 
     # --- what is chosen, with which values ----------------------------------------------------

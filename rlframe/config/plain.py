@@ -7,7 +7,6 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlframe.config.selected import Selected
-from rlframe.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlframe.config.schema import Config, RewardConfig, RoleConfig
@@ -40,28 +39,11 @@ def config_from_dict(
     """
     from rlframe.config.assemble import Assembly
     from rlframe.config.layers import normalise
-    from rlframe.config.tree import leaves, tree_of
+    from rlframe.config.tree import tree_of
 
     tree = tree_of(data, "snapshot")
     assert isinstance(tree, dict)
-    if not user_code:
-        for path, leaf in leaves(tree):
-            for name in _names(path, leaf.value):
-                if ":" in name:
-                    raise ConfigError(f"{path} = '{name}' is code that a snapshot may not name")
-    return Assembly(host, [normalise(tree)], {}, interpolated=False).build()
-
-
-def _names(path: str, value: Any) -> list[str]:
-    """Component names that a value holds."""
-    section, _, last = path.rpartition(".")
-    if last in ("name", "engine") and section not in ("run", "optim") and isinstance(value, str):
-        return [] if section.endswith(".optim") else [value]
-    if isinstance(value, list):
-        items = [item.get("name") if isinstance(item, Mapping) else item for item in value]
-        component = path in ("logger", "callback", "reward.parts")
-        return [item for item in items if component and isinstance(item, str)]
-    return [value] if not section and isinstance(value, str) else []
+    return Assembly(host, [normalise(tree)], {}, from_snapshot=True, user_code=user_code).build()
 
 
 def _plain(value: Any) -> Any:

@@ -49,6 +49,8 @@ class Selector:
     host: PluginHost
     objects: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    user_code: bool = True
+    """Whether a name may be ``file.py:Class`` or ``pkg.mod:Class``."""
 
     def option(self, kind: str, chosen: Chosen, path: str) -> Option:
         """Resolve the name of a section and lay the defaults under its options."""
@@ -75,6 +77,8 @@ class Selector:
             known = ", ".join(self.host.components(kind)) or "none"
             how = f"--{word} NAME" if path == word else f"{path}=NAME"
             raise ConfigError(f"no {word} is chosen: {how}. Known: {known}.")
+        if ":" in name.value and not self.user_code:
+            raise ConfigError(f"{path} = '{name.value}' is code that a {name.source} may not name")
         try:
             return resolve(self.host, kind, name.value), name
         except PluginError as error:
