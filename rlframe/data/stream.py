@@ -57,7 +57,7 @@ class PromptStream:
     def draw(self, count: int) -> list[Row]:
         """The next ``count`` prompts; runs on into the next epoch.
 
-        Raises DataError for a bad row, or when a whole epoch has only over-long prompts.
+        Raises DataError for a bad row, or when every prompt is over-long.
         """
         rows: list[Row] = []
         fruitless = 0
@@ -68,7 +68,7 @@ class PromptStream:
                 fruitless = 0
                 continue
             fruitless += 1
-            if fruitless >= len(self.dataset):
+            if fruitless >= 2 * len(self.dataset):
                 raise DataError(
                     f"all {len(self.dataset)} prompts are longer than "
                     f"data.max_prompt_tokens={self.config.max_prompt_tokens}: raise it"

@@ -13,7 +13,7 @@ __all__ = ["SHOWN", "History", "brief", "duration"]
 
 SHOWN = (
     ("reward", ("critic/rewards/mean",)),
-    ("loss", ("actor/loss", "actor/nll_loss", "actor/sft_loss", "actor/pg_loss")),
+    ("loss", ("actor/nll", "actor/loss", "actor/pg_loss")),
     ("kl", ("actor/kl_loss", "actor/ppo_kl")),
     ("entropy", ("actor/entropy",)),
     ("length", ("response_length/mean",)),
