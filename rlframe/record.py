@@ -127,11 +127,11 @@ class Recorder:
     def finished(self, run: Orchestrator) -> None:
         """Write the summary and close the loggers."""
         status = f"stopped: {run.stop_reason}" if run.stop_reason else "finished"
-        self._close(run, status)
+        self._close(run, status, None)
 
     def failed(self, run: Orchestrator, error: BaseException) -> None:
         """Write the summary with the reason and close the loggers."""
-        self._close(run, f"failed: {type(error).__name__}: {error}")
+        self._close(run, f"failed: {type(error).__name__}: {error}", error)
 
     def message(self, text: str) -> None:
         """A line for people."""
@@ -167,10 +167,10 @@ class Recorder:
             "tokens_per_s": self._tokens / self._busy_s if self._busy_s else 0.0,
         }
 
-    def _close(self, run: Orchestrator, status: str) -> None:
+    def _close(self, run: Orchestrator, status: str, error: BaseException | None) -> None:
         summary = self._progress(run) | {"status": status}
         write_summary(self.run_dir, summary)
-        self._hooks.rlframe_fit_end(run=run, summary=summary)
+        self._hooks.rlframe_fit_end(run=run, error=error)
         for logger in self._loggers:
             logger.close()
 
