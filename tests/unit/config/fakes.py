@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from rlframe.algorithm import Algorithm, RoleSpec
 from rlframe.config import SamplingConfig, check_range
+from rlframe.errors import DataError
 from rlframe.host.components import Component
 from rlframe.host.hookspecs import hookimpl
 from rlframe.host.host import PluginHost
@@ -122,7 +123,6 @@ Moves = whole(TransferEngine)
 Hybrid = whole(CheckpointEngine)
 Gather = whole(Resharder)
 Fixed = whole(Mapper)
-Rows = whole(Dataset)
 Terminal = whole(Logger)
 
 
@@ -135,6 +135,31 @@ class Jsonl(whole(Logger)):
 
         file: str = "metrics.jsonl"
         """Name of the file."""
+
+
+class Rows(Dataset):
+    """Two rows; ``rows:none`` has no prompt."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"question" if self.uri == "rows:none" else "prompt": f"row {index}"}
+
+    @property
+    def fingerprint(self) -> str:
+        """Always the same."""
+        return "rows"
+
+    @classmethod
+    def open(cls, uri: str) -> Rows:
+        """Open anything but ``rows:gone``."""
+        if uri == "rows:gone":
+            raise DataError(f"data '{uri}' is not there")
+        return cls(uri)
 
 
 class Note(Callback):
