@@ -168,13 +168,10 @@ class SnapshotStore:
     # --- inside -------------------------------------------------------------------------------
 
     def _free_name(self, step: int) -> Path:
-        """``step-000010``, or ``step-000010.1`` where that exists: nothing is overwritten."""
-        path = self.directory / f"step-{step:06d}"
-        number = 0
-        while path.exists():
-            number += 1
-            path = self.directory / f"step-{step:06d}.{number}"
-        return path
+        """``step-000010``, or ``step-000010.1`` after that: nothing is overwritten."""
+        taken = [o[1] for o in map(_order, self.paths()) if o is not None and o[0] == step]
+        suffix = f".{max(taken) + 1}" if taken else ""
+        return self.directory / f"step-{step:06d}{suffix}"
 
     def _delete_old(self) -> None:
         """Keep the newest ``keep`` steps; of a step that was saved twice only the later one."""
