@@ -11,7 +11,7 @@ _STEP = 64
 
 
 class KVCache:
-    """Keys and values (layers, rows, kv_heads, width, head_dim), grown when asked for more.
+    """Keys (layers, rows, kv_heads, head_dim, width), values (..., width, head_dim); both grow.
 
     Slots past a sequence's length hold zeros or stale finite numbers, and are masked.
     """
@@ -43,17 +43,18 @@ class KVCache:
         if not wasteful:
             rows, width = max(rows, self._rows), max(width, self._width)
         layers, heads, dim = self._shape
-        keys = like.new_zeros((layers, rows, heads, width, dim))
-        values = torch.zeros_like(keys)
+        keys = like.new_zeros((layers, rows, heads, dim, width))
+        values = like.new_zeros((layers, rows, heads, width, dim))
         if used[0]:
-            part = (slice(None), slice(used[0]), slice(None), slice(used[1]))
-            keys[part], values[part] = self.keys[part], self.values[part]
+            keep, upto = slice(used[0]), slice(used[1])
+            keys[:, keep, :, :, upto] = self.keys[:, keep, :, :, upto]
+            values[:, keep, :, upto] = self.values[:, keep, :, upto]
         self.keys, self.values, self._rows, self._width = keys, values, rows, width
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` tokens of a row over another row."""
-        for side in (self.keys, self.values):
-            side[:, target, :, :length] = side[:, source, :, :length]
+        self.keys[:, target, :, :, :length] = self.keys[:, source, :, :, :length]
+        self.values[:, target, :, :length] = self.values[:, source, :, :length]
 
     def release(self) -> None:
         """Give the memory back."""

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlframe_plugins.rollouts.torch.arch import Arch, rope_tables
+from rlframe_plugins.rollouts.torch.attention import DecodeAttention, PrefillAttention
 from rlframe_plugins.rollouts.torch.cache import KVCache
 from rlframe_plugins.rollouts.torch.weights import Layer, Linear, Weights
 
@@ -64,21 +65,9 @@ class Decoder:
         ids = torch.zeros((count, width), dtype=torch.int64)
         for i, prompt in enumerate(prompts):
             ids[i, : lengths[i]] = torch.as_tensor(prompt)
-        source = torch.tensor([i for i, group in enumerate(rows) for _ in group], device=device)
-        target = torch.tensor([row for group in rows for row in group], device=device)
-        self._grow_rope(width)
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            q, k, v = (_heads_first(t, count, width) for t in (q, k, v))
-            cache.keys[layer, target, :, :width] = k[source]
-            cache.values[layer, target, :, :width] = v[source]
-            out = F.scaled_dot_product_attention(
-                q, k, v, is_causal=True, enable_gqa=self.arch.heads != self.arch.kv_heads
-            )
-            return out.permute(1, 3, 0, 2).reshape(-1, count * width)
-
         positions = torch.arange(width, device=device).repeat(count)
-        x = self._forward(ids.view(-1).to(device), positions, attend)
+        attend = PrefillAttention(self.arch, cache, rows, width)
+        x = self._forward(ids.view(-1).to(device), positions, width, attend)
         last = torch.arange(count) * width + torch.tensor(lengths) - 1
         return x.index_select(1, last.to(device))
 
@@ -89,29 +78,8 @@ class Decoder:
 
         ``width`` is the largest position plus one. Returns hidden states (hidden, B).
         """
-        arch, count = self.arch, tokens.shape[0]
-        self._grow_rope(width)
-        groups = arch.heads // arch.kv_heads
-        rows = torch.arange(first, first + count, device=tokens.device)
-        seen = torch.arange(width, device=tokens.device)[None, :] <= positions[:, None]
-        mask = None if count == 1 else seen[:, None, None, :]
-        where = (
-            rows[:, None],
-            torch.arange(arch.kv_heads, device=tokens.device)[None, :],
-            positions[:, None],
-        )
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = cache.keys[layer], cache.values[layer]
-            keys.index_put_(where, k.permute(2, 0, 1))
-            values.index_put_(where, v.permute(2, 0, 1))
-            q = q.permute(2, 0, 1).reshape(count, arch.kv_heads, groups, arch.head_dim)
-            keys = keys[first : first + count, :, :width]
-            values = values[first : first + count, :, :width]
-            out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
-            return out.reshape(count, -1).t()
-
-        return self._forward(tokens, positions, attend)
+        attend = DecodeAttention(self.arch, cache, positions, width, first)
+        return self._forward(tokens, positions, width, attend)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 logits (V, B) of hidden states, in rows 0 to V of a (V up to BLOCK, B) buffer."""
@@ -126,8 +94,9 @@ class Decoder:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _forward(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Residual stream (hidden, T) after the last block."""
+    def _forward(self, tokens: Tensor, positions: Tensor, width: int, attend: Attend) -> Tensor:
+        """Residual stream (hidden, T) after the last block; positions are below ``width``."""
+        self._grow_rope(width)
         count, dtype = tokens.shape[0], self.weights.embed.dtype
         x = self._buffer("x", self.arch.hidden, count, dtype)
         x.copy_(F.embedding(tokens, self.weights.embed).t())
@@ -220,9 +189,3 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> Tensor:
     torch.mul(low, cos, out=low_out).addcmul_(high, sin, value=-1)
     torch.mul(high, cos, out=high_out).addcmul_(low, sin)
     return out
-
-
-def _heads_first(x: Tensor, count: int, width: int) -> Tensor:
-    """(heads, dim, count * width) as contiguous (count, heads, width, dim)."""
-    heads, dim = x.shape[:2]
-    return x.view(heads, dim, count, width).permute(2, 0, 3, 1).contiguous()
