@@ -34,6 +34,7 @@ from rlframe.snapshot import SnapshotStore
 
 __all__ = ["Built", "build", "engine_specs"]
 
+
 @dataclass
 class Built:
     """A run that is ready to start, and what has to be closed after it."""
@@ -69,13 +70,7 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
     validation = _validation_rows(config, host, tokenizer, sampling)
     schema = algorithm.schema()
     cluster, groups, transfer = _start(config, algorithm, path, sampling)
-    collector: Collector | OfflineCollector
-    if algorithm.offline:
-        collector = OfflineCollector(algorithm, tokenizer, sampling.max_new_tokens)
-    else:
-        environment = config.env.load()(config.env.config, tokenizer)
-        client = groups["rollout"].client()
-        collector = Collector(algorithm, environment, scorer, client, config.seed)
+    collector = _collector(config, algorithm, tokenizer, sampling, scorer, groups)
     callbacks = CallbackList.from_config(config.callback)
     snapshots = SnapshotStore(run_dir, config.run.keep)
     validator = _validator(config, collector, validation, groups, schema, algorithm)
@@ -101,6 +96,20 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
         callbacks=callbacks,
     )
     return Built(Orchestrator(parts), cluster, snapshots)
+
+
+def _collector(
+    config: Config,
+    algorithm: Algorithm,
+    tokenizer: Any,
+    sampling: Sampling,
+    scorer: Scorer,
+    groups: Mapping[str, WorkerGroup],
+) -> Collector | OfflineCollector:
+    if algorithm.offline:
+        return OfflineCollector(algorithm, tokenizer, sampling.max_new_tokens)
+    environment = config.env.load()(config.env.config, tokenizer)
+    return Collector(algorithm, environment, scorer, groups["rollout"].client(), config.seed)
 
 
 def engine_specs(
