@@ -92,7 +92,7 @@ def fill_masked(
         if not values.is_floating_point() or values.shape[:2] != union.shape:
             return values
         inside = union.to(values.device).reshape(*union.shape, *[1] * (values.dim() - 2))
-        return torch.where(inside, values, torch.zeros((), dtype=values.dtype))
+        return torch.where(inside, values, values.new_zeros(()))
 
     outputs = {f.name: out.get(f.name) for f in fields(Output)}
     filled = Output(**{name: fill(v) for name, v in outputs.items() if v is not None})

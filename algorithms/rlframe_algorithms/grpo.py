@@ -71,6 +71,8 @@ class GRPO(Algorithm):
 
     def metrics(self, role: str, out: Output, batch: TensorDict) -> dict[str, Term]:
         """Clip fractions and the KL of the old to the new policy, under verl's names."""
+        if role != "policy":
+            return {}
         clipped, capped = ops.clip_fractions(*self._ratio_inputs(out, batch), *self._clip)
         return {
             "pg_clipfrac": Term(clipped),

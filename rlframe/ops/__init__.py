@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
-    "Reduction": "rlframe.ops.reductions",
     "clip_fractions": "rlframe.ops.losses",
     "clipped_surrogate": "rlframe.ops.losses",
     "group_mean_baseline": "rlframe.ops.advantages",
@@ -36,10 +35,9 @@ if TYPE_CHECKING:
     from rlframe.ops.kl import kl_loss, kl_value
     from rlframe.ops.losses import clip_fractions, clipped_surrogate
     from rlframe.ops.masked import masked_mean, masked_var, masked_whiten
-    from rlframe.ops.reductions import Reduction, loss_weights
+    from rlframe.ops.reductions import loss_weights
 
 __all__ = [
-    "Reduction",
     "clip_fractions",
     "clipped_surrogate",
     "group_mean_baseline",

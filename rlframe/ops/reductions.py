@@ -6,14 +6,10 @@ micro-batches and ranks; the shares of micro-batches then add up to the same los
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-__all__ = ["Reduction", "loss_weights"]
-
-Reduction = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "fixed-length"]
+__all__ = ["loss_weights"]
 
 
 def loss_weights(
