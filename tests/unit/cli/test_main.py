@@ -135,8 +135,11 @@ def test_validate_opens_what_the_config_names(cli, tmp_path):
     code, _, err = cli("validate", "--model", str(model))
     assert (code, "has no config.json" in err) == (2, True)
     (model / "config.json").write_text("{}")
+    code, out, err = cli("validate", "--model", str(model), "pools.train.devices=2")
+    assert (code, "pools.train asks for 2 devices, there is 1" in err) == (2, True)
     code, out, err = cli("validate", "--model", str(model), "--data", "rows:x")
     assert (code, err) == (0, "")
+    assert "placement: policy in train, critic in train, rollout in train" in out
     assert "data.train: rows:x, 2 rows" in out
     assert f"model.path: {model}" in out
 

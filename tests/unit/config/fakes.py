@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from rlframe.algorithm import Algorithm, RoleSpec
 from rlframe.config import SamplingConfig, check_range
-from rlframe.errors import DataError
+from rlframe.errors import ConfigError, DataError
 from rlframe.host.components import Component
 from rlframe.host.hookspecs import hookimpl
 from rlframe.host.host import PluginHost
 from rlframe.interfaces.checkpoint import CheckpointEngine, Resharder
-from rlframe.interfaces.cluster import Cluster, Mapper
+from rlframe.interfaces.cluster import Cluster, Mapper, Placement, ResourcePool
 from rlframe.interfaces.data import Dataset, Environment, Reward
 from rlframe.interfaces.loop import Callback, Logger, Scheduler
 from rlframe.interfaces.model import ModelEngine
@@ -25,7 +26,11 @@ from rlframe.interfaces.transfer import TransferEngine
 
 def whole(base: Any) -> Any:
     """A base class without abstract methods: these tests load components, they run none."""
-    return type(f"Whole{base.__name__}", (base,), dict.fromkeys(base.__abstractmethods__))
+    return type(f"Whole{base.__name__}", (base,), dict.fromkeys(base.__abstractmethods__, nothing))
+
+
+def nothing(*_: Any) -> None:
+    """Stands for a method that these tests never need."""
 
 
 class Grpo(Algorithm):
@@ -122,7 +127,6 @@ Inline = whole(Cluster)
 Moves = whole(TransferEngine)
 Hybrid = whole(CheckpointEngine)
 Gather = whole(Resharder)
-Fixed = whole(Mapper)
 Terminal = whole(Logger)
 
 
@@ -160,6 +164,17 @@ class Rows(Dataset):
         if uri == "rows:gone":
             raise DataError(f"data '{uri}' is not there")
         return cls(uri)
+
+
+class Fixed(Mapper):
+    """Everything in one pool, of which only ``train`` is there."""
+
+    def place(self, roles: Sequence[str], config: Any, cluster: Any) -> Placement:
+        """Refuse more than one device."""
+        pools = {name: ResourcePool(name, p.nodes, p.devices) for name, p in config.pools.items()}
+        if pools["train"].size > 1:
+            raise ConfigError(f"pools.train asks for {pools['train'].size} devices, there is 1")
+        return Placement(pools, dict.fromkeys(roles, "train"), {})
 
 
 class Note(Callback):
