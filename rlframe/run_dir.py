@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlframe.durable import replace_text
 from rlframe.errors import ConfigError, SnapshotError
-from rlframe.snapshot import SnapshotStore
-from rlframe.snapshot_manifest import MANIFEST, read_manifest
+from rlframe.snapshot import Snapshot, SnapshotStore, load_snapshot
+from rlframe.snapshot_manifest import MANIFEST
 
 if TYPE_CHECKING:
     from rlframe.config import Config
@@ -49,8 +49,8 @@ def open_run(
     """Make a run's folder, or with ``resume`` (``auto``, a run, a snapshot) open one again.
 
     ``auto`` takes the newest run in ``run.dir`` of this name (or, unnamed, of this config) that has
-    a snapshot, and tells ``say`` what it did. Leftovers of a killed process are removed, and
-    snapshots later than the one that is resumed. Raises ConfigError, SnapshotError.
+    a snapshot, and tells ``say`` what it did. Leftovers of a killed process are removed. Raises
+    ConfigError, SnapshotError.
     """
     if resume is None:
         return _create(config, now or datetime.now())
@@ -64,7 +64,7 @@ def open_run(
     snapshot = SnapshotStore(found, config.run.keep).latest(auto=True, say=say)
     assert snapshot is not None
     say(f"--resume auto: going on from {snapshot.path}")
-    return _prepared(place, snapshot.path, snapshot.step, config)
+    return _prepared(place, snapshot)
 
 
 def config_file(path: str | Path) -> Path:
@@ -147,18 +147,16 @@ def _reopen(path: Path, config: Config) -> RunPlace:
     run_dir, chosen = _split(path)
     place = RunPlace(run_dir)
     if chosen is not None:
-        return _prepared(place, chosen, read_manifest(chosen).step, config)
+        return _prepared(place, load_snapshot(chosen))
     newest = SnapshotStore(run_dir, config.run.keep).latest()
     if newest is None:
         raise SnapshotError(f"{run_dir} has no snapshot to go on from: start a new run")
-    return _prepared(place, newest.path, newest.step, config)
+    return _prepared(place, newest)
 
 
-def _prepared(place: RunPlace, snapshot: Path, step: int, config: Config) -> RunPlace:
-    place.snapshot = snapshot
-    store = SnapshotStore(place.path, config.run.keep)
-    store.clean()
-    store.drop_after(step)
+def _prepared(place: RunPlace, snapshot: Snapshot) -> RunPlace:
+    SnapshotStore(place.path).clean()
+    place.snapshot = snapshot.path
     return place
 
 

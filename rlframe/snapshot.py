@@ -78,7 +78,7 @@ class SnapshotStore:
     def save(
         self, step: int, write_fn: Callable[[Path], object], state: Any, *, world: int = 1
     ) -> Path:
-        """Write a snapshot, then delete those beyond ``keep``; returns its path.
+        """Write a snapshot, then delete those beyond ``keep`` or of later steps; returns its path.
 
         ``write_fn`` writes the models' files into the directory that it is given. Raises
         SnapshotError when the disk refuses; the older snapshots are untouched then.
@@ -108,6 +108,7 @@ class SnapshotStore:
                 "Older snapshots are untouched; free space there, or set run.dir"
             ) from error
         try:
+            self.drop_after(step)
             self._delete_old()
         except OSError as error:
             raise SnapshotError(

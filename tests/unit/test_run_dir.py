@@ -90,12 +90,22 @@ def test_a_run_is_resumed_from_its_newest_snapshot(tmp_path):
     assert sorted(p.name for p in place.snapshot.parent.iterdir()) == ["step-000005", "step-000010"]
 
 
-def test_a_snapshot_is_resumed_and_later_ones_go(tmp_path):
+def test_a_snapshot_is_resumed_and_later_ones_stay_until_it_got_somewhere(tmp_path):
     path = with_snapshots(open_run(config(tmp_path)), 5, 10)
     place = open_run(config(tmp_path), path / "snapshots" / "step-000005")
     assert place.path == path
     assert place.snapshot.name == "step-000005"
-    assert [p.name for p in SnapshotStore(path).paths()] == ["step-000005"]
+    assert [p.name for p in SnapshotStore(path).paths()] == ["step-000005", "step-000010"]
+    with_snapshots(place, 6)
+    assert [p.name for p in SnapshotStore(path).paths()] == ["step-000005", "step-000006"]
+
+
+def test_a_damaged_snapshot_is_not_resumed(tmp_path):
+    path = with_snapshots(open_run(config(tmp_path)), 5, 10)
+    (path / "snapshots" / "step-000005" / "state.json").write_text("{}")
+    with pytest.raises(SnapshotError, match=r"state\.json is damaged"):
+        open_run(config(tmp_path), path / "snapshots" / "step-000005")
+    assert len(SnapshotStore(path).paths()) == 2
 
 
 @pytest.mark.parametrize(
@@ -153,7 +163,6 @@ def test_auto_passes_over_a_damaged_snapshot_and_says_so(tmp_path):
     said: list[str] = []
     assert open_run(config(tmp_path), "auto", say=said.append).snapshot.name == "step-000005"
     assert "damaged" in said[0]
-    assert [p.name for p in SnapshotStore(path).paths()] == ["step-000005"]
 
 
 def test_a_summary_is_whole_and_strict_json(tmp_path):

@@ -49,7 +49,7 @@ def test_no_snapshot_is_none(tmp_path):
 
 
 def test_the_newest_are_kept(tmp_path):
-    store = saved(tmp_path, 5, 100, 20, 1_000_000, keep=2)
+    store = saved(tmp_path, 5, 20, 100, 1_000_000, keep=2)
     assert names(store) == ["step-000100", "step-1000000"]
     assert store.latest().step == 1_000_000
     assert sorted(p.name for p in store.directory.iterdir()) == sorted(names(store))
@@ -71,6 +71,12 @@ def test_later_snapshots_go_when_an_earlier_one_is_resumed(tmp_path):
     assert [p.name for p in store.drop_after(5)] == ["step-000010", "step-000015"]
     assert names(store) == ["step-000005"]
     assert store.drop_after(5) == []
+
+
+def test_saving_after_a_resume_drops_the_later_steps_of_another_history(tmp_path):
+    store = saved(tmp_path, 5, 10, 15)
+    SnapshotStore(tmp_path, 1).save(6, write, {"step": 6})
+    assert names(store) == ["step-000006"]
 
 
 def test_leftovers_are_cleaned_and_nothing_else(tmp_path):
