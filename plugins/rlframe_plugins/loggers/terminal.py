@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TerminalLogger"]
 
-_WIDTH = 100
+_WIDTH = 120
 """Widest line, characters."""
 
 

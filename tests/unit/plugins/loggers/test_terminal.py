@@ -84,7 +84,7 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 def test_lines_keep_to_the_width(width, terminal):
     shown = re.split(r"\n|\x1b\[2K|\r", run(3, width=width, terminal=terminal))
     widest = max(len(ESCAPES.sub("", line)) for line in shown)
-    assert widest <= (min(width, 100) if terminal else 100)
+    assert widest <= (min(width, 120) if terminal else 120)
 
 
 def test_a_sample_and_a_message_are_printed():
