@@ -84,14 +84,14 @@ def _wrong(sampling: Sampling) -> str:
 def seed_of(request: Request, run_seed: int, count: int) -> int:
     """The 64-bit seed of a request's own stream.
 
-    Without ``Sampling.seed`` it depends on the run's seed, group, episode and prompt length (turns
-    of an episode differ in it), so a resumed run draws the same; requests without a group take
-    ``count``, the number of requests before.
+    Without ``Sampling.seed`` it depends on the run's seed, group and episode, so a resumed run
+    draws the same; requests without an episode take ``count``, the number of requests before. The
+    prompt's length goes in too: the turns of an episode, which share a seed, differ in it.
     """
     own = request.sampling.seed
     if own is not None:
-        parts: tuple[object, ...] = ("own", own)
-    elif request.group_id >= 0:
+        parts: tuple[object, ...] = ("own", own, len(request.prompt_ids))
+    elif request.episode_id != -1:
         parts = (run_seed, request.group_id, request.episode_id, len(request.prompt_ids))
     else:
         parts = ("count", run_seed, count)
