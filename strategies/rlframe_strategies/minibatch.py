@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlframe.algorithm import Algorithm, Output
+from rlframe.algorithm import Algorithm, Output, Term
 from rlframe.batch import Batch
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.strategy import Strategy
-from rlframe.loss import count_denominators, loss_share
+from rlframe.loss import count_denominators, loss_share, reduce_terms
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -52,7 +52,7 @@ class MiniBatch:
         atoms = algorithm.atoms(batch)
         self._denominators = count_denominators(
             micro_of(batch, mine, _mask_sources(batch, algorithm)),
-            algorithm.masks,
+            tuple(dict.fromkeys((*algorithm.masks, "loss_mask"))),
             strategy.reduce,
             rows=len(mine),
             atoms=None if atoms is None else len(np.unique(atoms[mine])),
@@ -72,6 +72,7 @@ class MiniBatch:
             fixed_length=self._spec.max_response_tokens,
             schema=self._schema,
         )
+        figures |= self._mismatch(micro)
         for name, value in figures.items():
             self._sums[name] = self._sums.get(name, torch.zeros((), dtype=torch.float64)) + value
         return share
@@ -81,6 +82,14 @@ class MiniBatch:
         names = sorted(self._sums)
         total = self._strategy.reduce(torch.stack([self._sums[n].cpu() for n in names]))
         return dict(zip(names, total.tolist(), strict=True))
+
+    def _mismatch(self, micro: TensorDict) -> dict[str, Tensor]:
+        """Trainer against sampler on the same tokens: mean |log pi_old - log pi_rollout|, nats."""
+        if "old_logprobs" not in micro or "rollout_logprobs" not in micro:
+            return {}
+        gap = (micro["old_logprobs"] - micro["rollout_logprobs"]).abs()
+        terms = {"rollout_logprob_gap": Term(gap)}
+        return reduce_terms(terms, micro, self._denominators)[1]
 
     def _add_minibatch_columns(self) -> None:
         """Columns that need all outputs of the mini-batch: a pass without gradient, gathered."""
