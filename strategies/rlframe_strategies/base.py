@@ -49,7 +49,11 @@ class TorchStrategy(Strategy):
 
     def place(self, module: LanguageModel) -> None:
         """Move the module to the device, shard it; parameters keep their names."""
-        module.to(self.device)
+        self.move(module, self.device)
+
+    def move(self, module: LanguageModel, device: torch.device) -> None:
+        """Move a placed module between device and host."""
+        module.to(device)
 
     def local(self, parameter: Tensor) -> Tensor:
         """This rank's storage of a parameter, or of its gradient, as a plain tensor."""
@@ -211,6 +215,21 @@ class TorchStrategy(Strategy):
                 whole[name] = tensor.cpu()
         if self.rank.rank == 0:
             write_model(self.module, whole, self.source, self.original_config, directory)
+
+    def offload(self) -> None:
+        """Move weights, gradients and optimiser state to the host; nothing to do on a CPU."""
+        if self.device.type != "cpu":
+            self._move(torch.device("cpu"))
+
+    def onload(self) -> None:
+        """The reverse of :meth:`offload`."""
+        if self.device.type != "cpu":
+            self._move(self.device)
+
+    def _move(self, device: torch.device) -> None:
+        self.move(self.module, device)
+        if self.optimiser is not None:
+            self.optimiser.move(self.weights())
 
     def close(self) -> None:
         """Drop module and optimiser."""

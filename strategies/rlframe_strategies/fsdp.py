@@ -75,12 +75,16 @@ class FSDPStrategy(TorchStrategy):
             reshard = self.config.reshard_after_forward
             fully_shard(block, reshard_after_forward=reshard, **options)
         fully_shard(module, reshard_after_forward=False, **options)
-        if not self.config.cpu_offload:
-            module.to(self.device)
+        self.move(module, self.device)
         for part in _sharded(module):
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
             part.set_reduce_scatter_unused_params(True, recurse=False)
+
+    def move(self, module: LanguageModel, device: torch.device) -> None:
+        """Move the shards, unless they stay in host memory anyway."""
+        if not self.config.cpu_offload:
+            super().move(module, device)
 
     def _options(self, mesh: DeviceMesh) -> dict[str, Any]:
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy

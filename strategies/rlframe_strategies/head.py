@@ -15,7 +15,7 @@ from torch import Tensor
 
 __all__ = ["LogitMap", "token_logprobs"]
 
-_CHUNK_ELEMENTS = 1 << 23
+_CHUNK_ELEMENTS = 1 << 22
 _MIN_CHUNK, _MAX_CHUNK = 128, 4096
 
 
@@ -101,8 +101,7 @@ class _TokenLogprobs(torch.autograd.Function):
             total = weights.sum(1)
             log_total = total.log()
             if entropy:
-                mean = torch.bmm(out[:, None], weights[:, :, None])[:, 0, 0] / total
-                entropies[part] = log_total - mean
+                entropies[part] = log_total - out.mul_(weights).sum(1) / total
             log_z[part] = log_total + top[:, 0]
             logprobs[part] = picked - log_z[part]
         ctx.save_for_backward(hidden, weight, bias, labels, log_z, entropies)

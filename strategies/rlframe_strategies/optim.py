@@ -48,6 +48,10 @@ def squared_norm(tensor: Tensor) -> Tensor:
     return total
 
 
+def _is_low(weight: Tensor) -> bool:
+    return weight.dtype in (torch.bfloat16, torch.float16)
+
+
 class Optimiser:
     """AdamW or SGD with a schedule.
 
@@ -64,21 +68,32 @@ class Optimiser:
         self.config = config
         self.total = total
         self.steps = 0
-        self.weights = dict(weights)
-        self.masters = {
-            name: weight.detach().float()
-            for name, weight in self.weights.items()
-            if weight.dtype != torch.float32
-        }
-        self._updated = {name: self.masters.get(name, w) for name, w in self.weights.items()}
-        self._optimiser = self._make(decays)
+        self._decays = decays
+        self.masters = {n: w.detach().float() for n, w in weights.items() if _is_low(w)}
+        self._bind(weights)
 
-    def _make(self, decays: set[str]) -> torch.optim.Optimizer:
+    def _bind(self, weights: Mapping[str, Tensor]) -> None:
+        self.weights = dict(weights)
+        self._updated = {name: self.masters.get(name, w) for name, w in self.weights.items()}
+        self._optimiser = self._make()
+
+    def move(self, weights: Mapping[str, Tensor]) -> None:
+        """Go on with weights that lie elsewhere now; the state follows them."""
+        entries = {name: dict(self._optimiser.state[w]) for name, w in self._updated.items()}
+        self.masters = {name: m.to(weights[name].device) for name, m in self.masters.items()}
+        self._bind(weights)
+        for name, entry in entries.items():
+            if entry:
+                weight = self._updated[name]
+                moved = {key: value.to(weight.device) for key, value in entry.items()}
+                self._optimiser.state[weight] = moved
+
+    def _make(self) -> torch.optim.Optimizer:
         config = self.config
         full = {n: w for n, w in self._updated.items() if w.numel()}
         groups = [
             {
-                "params": [w for n, w in full.items() if (n in decays) is decayed],
+                "params": [w for n, w in full.items() if (n in self._decays) is decayed],
                 "weight_decay": config.weight_decay if decayed else 0.0,
             }
             for decayed in (True, False)

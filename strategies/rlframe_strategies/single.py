@@ -42,9 +42,9 @@ class SingleStrategy(TorchStrategy):
                 f"strategy 'single' runs on one rank, not {rank.world}: use --strategy fsdp"
             )
 
-    def place(self, module: LanguageModel) -> None:
-        """Move to the device and put related weights side by side."""
-        super().place(module)
+    def move(self, module: LanguageModel, device: torch.device) -> None:
+        """Move, and put related weights side by side there."""
+        super().move(module, device)
         for parent in module.modules():
             for names in _FUSED:
                 _side_by_side([getattr(parent, name, None) for name in names])
