@@ -330,6 +330,7 @@ MISTAKES = [
     ("rollout.top_p=0", r"rollout.top_p must be above 0 and at most 1"),
     ("rollout.min_new_tokens=99", r"rollout.min_new_tokens must be at most max_new_tokens=24"),
     ("run.save_every=-1", r"run.save_every must be at least 0"),
+    ("run.max_restarts=1", r"cluster 'inline' restarts no workers: set it to 0"),
     ("run.name=a/b", r"run.name must be the name of a folder"),
     ("pools.train.devices=0", r"pools.train.devices must be at least 1"),
     ("rollout.pool=nowhere", r"rollout.pool: unknown pool 'nowhere'. Known: train"),
