@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlframe.batch import Batch
+from rlframe.ops import has_signal
 from rlframe.requests import Group
 
 __all__ = ["Stopwatch", "batch_metrics", "part_names", "validation_metrics"]
@@ -51,8 +52,8 @@ def _spread(prefix: str, values: NDArray[np.float64]) -> dict[str, float]:
     }
 
 
-def batch_metrics(batch: Batch, part_names: Sequence[str] = ()) -> dict[str, float]:
-    """Rewards and lengths of the rows that are trained on."""
+def batch_metrics(batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
+    """Rewards and lengths of the rows that are trained on; ``groups`` are those of the batch."""
     train = np.asarray(batch["train"], bool)
     response = np.asarray(batch["response_tokens"])[train].astype(np.float64)
     prompt = batch.lengths("prompt_ids")[train].astype(np.float64)
@@ -66,24 +67,14 @@ def batch_metrics(batch: Batch, part_names: Sequence[str] = ()) -> dict[str, flo
         return out
     rewards = np.asarray(batch["rewards"]).astype(np.float64)[train]
     out |= _spread("critic/rewards", rewards) | _spread("critic/score", rewards)
-    groups = np.asarray(batch["group_ids"])[train]
-    out["critic/rewards/zero_variance_groups"] = _flat_share(groups, rewards)
+    flat = [not has_signal(group.rewards) for group in groups]
+    out["critic/rewards/zero_variance_groups"] = float(np.mean(flat))
     parts = np.asarray(batch["reward_parts"]).astype(np.float64)[train]
-    for position, name in enumerate(part_names):
+    for position, name in enumerate(part_names(groups)):
         known = parts[:, position][~np.isnan(parts[:, position])]
         if len(known):
             out[f"reward/{name}/mean"] = float(known.mean())
     return out
-
-
-def _flat_share(groups: NDArray[np.int64], rewards: NDArray[np.float64]) -> float:
-    """Share of groups whose rewards are all equal: they teach nothing."""
-    ids, inverse = np.unique(groups, return_inverse=True)
-    high = np.full(len(ids), -np.inf)
-    low = np.full(len(ids), np.inf)
-    np.maximum.at(high, inverse, rewards)
-    np.minimum.at(low, inverse, rewards)
-    return float((high - low <= 1e-6 * np.maximum(1.0, np.abs(high))).mean()) if len(ids) else 0.0
 
 
 def part_names(groups: Sequence[Group]) -> list[str]:

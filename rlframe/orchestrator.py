@@ -27,7 +27,7 @@ from rlframe.errors import TrainingError
 from rlframe.interfaces.checkpoint import CheckpointEngine
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.transfer import TransferEngine
-from rlframe.metrics import Stopwatch, batch_metrics, part_names
+from rlframe.metrics import Stopwatch, batch_metrics
 from rlframe.plan import UpdatePlan, plan_update
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Orchestrator:
             drawn = self._fill(wanted)
             groups = self.buffer.take(wanted, self.version)
         batch = batch_of(groups, schema=self.parts.schema, transfer=self.parts.transfer)
-        self._figures |= batch_metrics(batch, part_names(groups)) | drawn
+        self._figures |= batch_metrics(batch, groups) | drawn
         self.parts.recorder.collected(self.step + 1, groups)
         return batch
 

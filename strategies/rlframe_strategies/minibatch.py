@@ -13,7 +13,7 @@ from rlframe.algorithm import Algorithm, Output, Term
 from rlframe.batch import Batch
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.strategy import Strategy
-from rlframe.loss import count_denominators, loss_share, reduce_terms
+from rlframe.loss import add_loss_mask, count_denominators, loss_share, reduce_terms
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -28,10 +28,7 @@ def micro_of(batch: Batch, rows: Rows, names: Sequence[str] | None = None) -> Te
     """The given rows as a TensorDict with a ``loss_mask``: sampled tokens of rows trained on."""
     chosen = batch.take(rows)
     micro = chosen.to_tensordict(names)
-    if "train" in chosen and "response_mask" in chosen:
-        mask = chosen["loss_mask"] if "loss_mask" in chosen else chosen["response_mask"]
-        micro["loss_mask"] = mask & chosen["train"][:, None]
-    return micro
+    return add_loss_mask(micro) if "train" in micro else micro
 
 
 class MiniBatch:
