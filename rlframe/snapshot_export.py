@@ -14,6 +14,8 @@ from rlframe.snapshot_manifest import MANIFEST
 __all__ = ["export"]
 
 _POLICY = "policy"
+_NEEDED = ("seed", "steps", "model", "optim", "strategy", "roles", "pools")
+"""Sections that make the policy; what else a run used (rewards, data) may be gone by now."""
 
 
 def export(run: str | Path, out_dir: str | Path) -> Path:
@@ -55,15 +57,16 @@ def _find(source: Path) -> Snapshot:
 
 
 def _write_policy(source: Path, snapshot: Snapshot, out_dir: Path) -> None:
-    from rlframe.config.plain import config_from_dict
+    from rlframe.config.load import Asked, load_config
     from rlframe.fit_api import build_policy
     from rlframe.host.host import current_host
 
     folder = snapshot.path / _POLICY
     if not folder.is_dir():
         raise SnapshotError(f"{snapshot.path} has no policy")
-    config = config_from_dict(read_run_config(source), current_host(), user_code=True)
-    engine = build_policy(config)
+    kept = read_run_config(source)
+    values = {key: kept[key] for key in _NEEDED if key in kept}
+    engine = build_policy(load_config(current_host(), Asked(values=values)).config)
     try:
         engine.load(folder)
         engine.export(out_dir)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import rlframe.config.plain
 import rlframe.fit_api
 from rlframe.errors import ConfigError, SnapshotError
 from rlframe.snapshot import SnapshotStore
@@ -33,15 +32,13 @@ class Engine:
 @pytest.fixture
 def engine(monkeypatch):
     made = Engine()
-    read = []
+    made.read = []
 
-    def config_from_dict(values, host, *, user_code):
-        read.append(values)
-        return values
+    def build_policy(config):
+        made.read.append(config.seed)
+        return made
 
-    monkeypatch.setattr(rlframe.config.plain, "config_from_dict", config_from_dict)
-    monkeypatch.setattr(rlframe.fit_api, "build_policy", lambda config: made)
-    made.read = read
+    monkeypatch.setattr(rlframe.fit_api, "build_policy", build_policy)
     return made
 
 
@@ -63,7 +60,7 @@ def write(folder: Path, step: int) -> None:
 def test_the_newest_snapshot_is_exported_under_the_runs_config(run, engine, tmp_path):
     out = export(run, tmp_path / "deep" / "out")
     assert (out / "model.safetensors").read_bytes() == b"w10"
-    assert engine.read == [{"seed": 3}]
+    assert engine.read == [3]
     assert engine.closed
     assert [p.name for p in out.parent.iterdir()] == ["out"]
 
