@@ -21,7 +21,7 @@ def resolve_model(path: str) -> str:
     if not path.startswith(_SCHEME):
         return str(Path(path).expanduser()) if path.startswith("~") else path
     package, _, folder = path.removeprefix(_SCHEME).partition("/")
-    if not package.replace(".", "_").isidentifier() or find_spec(package) is None:
+    if not package.isidentifier() or find_spec(package) is None:
         raise ModelError(f"model '{path}': there is no package '{package}'")
     with as_file(files(package).joinpath(folder)) as found:
         if not found.is_dir():

@@ -71,6 +71,7 @@ def join(rank: RankInfo) -> None:
     dist.init_process_group(
         "gloo", init_method=rank.init_method, store=store, rank=rank.rank, world_size=rank.world
     )
+    dist.barrier()  # nobody ends while another still connects
 
 
 def _import_heavy_modules() -> None:
