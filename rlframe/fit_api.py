@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rlframe.config import Config
-from rlframe.errors import RlframeError
+from rlframe.errors import ConfigError, RlframeError
 from rlframe.rng import set_rng_state
 from rlframe.snapshot import load_snapshot
 
@@ -49,9 +49,9 @@ class Stopped(RlframeError):
 def fit(
     algorithm: Algorithm | type[Algorithm] | str | None = None,
     *,
-    model: str | None = None,
-    data: str | None = None,
-    reward: Callable[..., Any] | str | None = None,
+    model: str | Mapping[str, Any] | None = None,
+    data: str | Mapping[str, Any] | None = None,
+    reward: Callable[..., Any] | str | Mapping[str, Any] | None = None,
     config: str | Path | Sequence[str | Path] = (),
     resume: str | Path | None = None,
     **options: Any,
@@ -59,15 +59,24 @@ def fit(
     """Train, exactly as ``rlframe fit`` does.
 
     ``algorithm``, ``reward`` and any selector may be a name, ``file.py:Class``, a class, an
-    instance or (for rewards) a function; ``options`` are sections (``optim={"lr": 1e-5}``) or
-    top-level values (``steps=50``). Raises RlframeError with one clear message.
+    instance or (for rewards) a function; ``model`` and ``data`` are paths or whole sections;
+    ``options`` are sections (``optim={"lr": 1e-5}``) or top-level values (``steps=50``).
+    Raises RlframeError with one clear message.
     """
     from rlframe.config.load import Asked, load_config
     from rlframe.host.host import current_host
 
     given = {"algo": algorithm, "model": model, "data": data, "reward": reward}
-    flags = {name: value for name, value in given.items() if isinstance(value, str)}
-    objects = {n: v for n, v in given.items() if v is not None and not isinstance(v, str)}
+    flags, objects = {}, {}
+    for name, value in given.items():
+        if isinstance(value, str):
+            flags[name] = value
+        elif isinstance(value, Mapping):
+            options[name] = value
+        elif value is not None and name in ("model", "data"):
+            raise ConfigError(f"{name} is {type(value).__name__}: give a path, or a section's dict")
+        elif value is not None:
+            objects[name] = value
     files = [config] if isinstance(config, str | Path) else list(config)
     files = [*resume_files(resume), *files]
     asked = Asked(files=files, flags=flags, objects=objects, values=options)
