@@ -32,7 +32,15 @@ from rlframe.requests import Row, Sampling
 from rlframe.rewards import Scorer
 from rlframe.snapshot import SnapshotStore
 
-__all__ = ["Built", "build", "engine_specs"]
+__all__ = [
+    "Built",
+    "build",
+    "connect_checkpoint",
+    "engine_specs",
+    "load_tokenizer",
+    "run_sampling",
+    "start_groups",
+]
 
 
 @dataclass
@@ -55,8 +63,8 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
     """Start every part of a run. Raises ConfigError, ModelError or DataError before training."""
     algorithm: Algorithm = config.algo.load()(config.algo.config)
     path = resolve_model(config.model.path)
-    tokenizer = _tokenizer(path)
-    sampling = _sampling(config, path, tokenizer)
+    tokenizer = load_tokenizer(path)
+    sampling = run_sampling(config, path, tokenizer)
     stream = PromptStream(
         open_dataset(config.data.train, host, config.data),
         tokenizer,
@@ -69,7 +77,7 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
         scorer.check(sorted(stream.dataset[0]))
     validation = _validation_rows(config, host, tokenizer, sampling)
     schema = algorithm.schema()
-    cluster, groups, transfer = _start(config, algorithm, path, sampling)
+    cluster, groups, transfer = start_groups(config, algorithm, path, sampling)
     collector = _collector(config, algorithm, tokenizer, sampling, scorer, groups)
     callbacks = CallbackList.from_config(config.callback)
     snapshots = SnapshotStore(run_dir, config.run.keep)
@@ -91,7 +99,7 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
         collector=collector,
         roles={name: group for name, group in groups.items() if name != "rollout"},
         transfer=transfer,
-        checkpoint=_checkpoint(config, groups),
+        checkpoint=connect_checkpoint(config, groups),
         recorder=recorder,
         callbacks=callbacks,
     )
@@ -157,7 +165,7 @@ def _optim_steps(config: Config, role: RoleSpec) -> int:
     return max(steps, 0) * epochs * math.ceil(prompts / per_step)
 
 
-def _sampling(config: Config, path: str, tokenizer: Any) -> Sampling:
+def run_sampling(config: Config, path: str, tokenizer: Any) -> Sampling:
     """The run's sampling: options of the rollout, and every token that ends a response."""
     from transformers import AutoConfig, GenerationConfig
 
@@ -171,7 +179,8 @@ def _sampling(config: Config, path: str, tokenizer: Any) -> Sampling:
     return dataclasses.replace(sampling, stop_token_ids=ends)
 
 
-def _tokenizer(path: str) -> Any:
+def load_tokenizer(path: str) -> Any:
+    """The tokenizer in a model's folder. Raises ModelError."""
     from transformers import AutoTokenizer
 
     try:
@@ -180,9 +189,10 @@ def _tokenizer(path: str) -> Any:
         raise ModelError(f"no tokenizer in '{path}': {error}") from error
 
 
-def _start(
+def start_groups(
     config: Config, algorithm: Algorithm, path: str, sampling: Sampling
 ) -> tuple[Cluster, dict[str, WorkerGroup], Any]:
+    """The cluster, a group for each role of the algorithm and the rollout, and the transfer."""
     cluster: Cluster = config.cluster.load()(config.cluster.config)
     temperature = sampling.temperature or 1.0
     specs = engine_specs(config, algorithm, temperature, sampling.max_new_tokens)
@@ -208,7 +218,8 @@ def _start(
     return cluster, groups, transfer
 
 
-def _checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any:
+def connect_checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any:
+    """The engine that gives the policy's weights to the rollout; None without one."""
     if "rollout" not in groups:
         return None
     source = groups["policy"].call("layout").result()[0]

@@ -191,12 +191,18 @@ class Orchestrator:
 
     def _run_steps(self) -> None:
         scheduler = self.config.scheduler.load()(self.config.scheduler.config)
+        self._announce_step()
         started = time.perf_counter()
         for metrics in scheduler.run(self):
             self.step += 1
             spent = time.perf_counter() - started
             self.parts.recorder.step_done(self, self._complete(metrics, spent))
+            self._announce_step()
             started = time.perf_counter()
+
+    def _announce_step(self) -> None:
+        if not self.done:
+            self.parts.callbacks.on_step_start(self)
 
     def _complete(self, metrics: Mapping[str, float], seconds: float) -> dict[str, float]:
         figures, self._figures = self._figures, {}
@@ -209,6 +215,8 @@ class Orchestrator:
             "perf/throughput": tokens / seconds if seconds else 0.0,
             "training/global_step": float(self.step),
             "training/epoch": float(self.stream.epoch),
+            "data/dropped_prompts": float(self.stream.dropped),
+            "data/truncated_prompts": float(self.stream.truncated),
             "training/policy_version": float(self.version),
         }
 

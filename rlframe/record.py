@@ -95,7 +95,8 @@ class Recorder:
             logger.log(run.step, metrics)
         self._callbacks.on_step_end(run, metrics)
         self._hooks.rlframe_step_end(run=run, step=run.step, metrics=metrics)
-        if last or (options.save_every and run.step % options.save_every == 0):
+        # A callback may have ended the run: what it ended with is saved too.
+        if run.done or (options.save_every and run.step % options.save_every == 0):
             self.save(run)
 
     def validated(self, run: Orchestrator, when: str) -> dict[str, float]:
