@@ -16,7 +16,7 @@ from rlframe.callbacks import CallbackList
 from rlframe.collector import Collector, OfflineCollector
 from rlframe.columns import Schema
 from rlframe.config import Config
-from rlframe.data import PromptStream, open_dataset, read_rows, stop_token_ids
+from rlframe.data import PromptStream, first_rows, open_dataset, read_rows, stop_token_ids
 from rlframe.errors import ConfigError, ModelError
 from rlframe.host.host import PluginHost
 from rlframe.interfaces.cluster import Cluster, WorkerGroup
@@ -74,7 +74,8 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
     )
     scorer = Scorer.from_config(config.reward)
     if not algorithm.offline:
-        scorer.check(sorted(stream.dataset[0]))
+        for row in first_rows(stream.dataset):
+            scorer.check(row)
     validation = _validation_rows(config, host, tokenizer, sampling)
     schema = algorithm.schema()
     cluster, groups, transfer = start_groups(config, algorithm, path, sampling)

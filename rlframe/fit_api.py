@@ -97,10 +97,12 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
     ``resume`` is a run, a snapshot, or "auto" (the newest run with this name, or a new one).
     Raises ``Stopped`` after SIGINT or SIGTERM, once the state is saved.
     """
+    from rlframe.anchor import anchored
     from rlframe.build import build
     from rlframe.run_dir import open_run
     from rlframe.summary import read_summary
 
+    config = anchored(config, host)
     place = open_run(config, resume)
     built = build(config, host, place.path)
     try:

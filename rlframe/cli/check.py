@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlframe.algorithm import Algorithm
 from rlframe.config import Config
-from rlframe.errors import ConfigError, DataError
+from rlframe.errors import ConfigError
 from rlframe.host.host import PluginHost
 from rlframe.interfaces.cluster import Cluster, Mapper
 from rlframe.paths import resolve_model
@@ -20,7 +20,7 @@ def check_inputs(config: Config, host: PluginHost) -> Iterator[str]:
 
     Raises RlframeError with the key that names what is not there or does not fit.
     """
-    from rlframe.data.source import open_dataset
+    from rlframe.data import check_columns, first_rows, open_dataset
     from rlframe.rewards import Scorer
 
     algorithm: Algorithm = config.algo.load()(config.algo.config)
@@ -29,14 +29,10 @@ def check_inputs(config: Config, host: PluginHost) -> Iterator[str]:
         if uri is None:
             continue
         dataset = open_dataset(uri, host, config.data)
-        row = dataset[0]
-        if config.data.prompt_key not in row:
-            raise DataError(
-                f"data.{key} '{uri}' has no column '{config.data.prompt_key}', it has "
-                f"{', '.join(row)}: set data.prompt_key"
-            )
-        if not algorithm.offline:
-            Scorer.from_config(config.reward).check(sorted(row))
+        for row in first_rows(dataset):
+            check_columns(row, config.data, f"data.{key} '{uri}'")
+            if not algorithm.offline:
+                Scorer.from_config(config.reward).check(row)
         yield f"data.{key}: {uri}, {len(dataset)} rows"
     paths = {"model.path": config.model.path}
     paths |= {f"roles.{name}.model.path": role.model.path for name, role in config.roles.items()}

@@ -238,11 +238,13 @@ class Assembly:
             slot = f"reward.parts.{index}"
             path = "reward" if self._one_reward else slot
             assert isinstance(part, dict)
-            own = {k: v for k, v in part.items() if k not in ("label", "weight")}
+            own = {k: v for k, v in part.items() if k not in ("label", "weight", "when")}
             reward = finish(self.slots[slot], own, path)
             label = convert(str, part["label"], f"{path}.label")
             weight = convert(float, part["weight"], f"{path}.weight")
-            parts.append(RewardPart(label or reward.name, reward, weight))
+            when = convert(dict[str, Any], part["when"], f"{path}.when")
+            short = reward.name.rpartition(":")[2]
+            parts.append(RewardPart(label or short, reward, weight, when))
         rest = {k: v for k, v in tree.items() if k != "parts"}
         config = build(RewardConfig, rest, "reward", parts=tuple(parts))
         assert isinstance(config, RewardConfig)

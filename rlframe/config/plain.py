@@ -66,7 +66,12 @@ def _selected(selected: Selected) -> dict[str, Any]:
 
 def _reward(reward: RewardConfig) -> dict[str, Any]:
     parts = [
-        {**_selected(part.reward), "label": part.label, "weight": part.weight}
+        {
+            **_selected(part.reward),
+            "label": part.label,
+            "weight": part.weight,
+            "when": _plain(part.when),
+        }
         for part in reward.parts
     ]
     return {"parts": parts, "on_error": reward.on_error, "timeout_s": reward.timeout_s}

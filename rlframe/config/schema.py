@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rlframe.config.checks import check_range
@@ -15,11 +15,16 @@ __all__ = ["Config", "RewardConfig", "RewardPart", "RoleConfig"]
 
 @dataclass(frozen=True)
 class RewardPart:
-    """One summand of the outcome reward, logged under ``label``."""
+    """One summand of the outcome reward, logged under ``label``.
+
+    ``when`` maps columns (dots reach inside) to the value, or a list of values, that a row must
+    have there to be scored by this part; empty scores every row.
+    """
 
     label: str
     reward: Selected
     weight: float = 1.0
+    when: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class RewardConfig:
     """How responses are scored: the weighted sum of the parts."""
 
     parts: tuple[RewardPart, ...] = ()
-    """The rewards: name, weight, label (default: the name) and own options of each."""
+    """The rewards: name, weight, label (default: the name), when and own options of each."""
     on_error: Literal["fail", "skip"] = "fail"
     """fail ends the run when a reward raises; skip leaves the response out, and counts it."""
     timeout_s: float = 60.0

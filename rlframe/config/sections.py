@@ -109,11 +109,13 @@ class DataConfig:
     """Prompts: where they come from and how many a step takes."""
 
     train: str = ""
-    """Dataset to learn from: jsonl:PATH, builtin:NAME, or a plugin's scheme."""
+    """Dataset to learn from: jsonl:PATH, builtin:NAME, ..., or mix:3*URI + URI by weight."""
     validate: str | None = None
     """Dataset to validate on; null for none."""
     prompt_key: str = "prompt"
     """Column that holds the prompt: text, or a list of chat messages."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Further names for columns; dots reach inside: {answer: reward_model.ground_truth}."""
     template: str = "auto"
     """auto, chat (the tokenizer's template), plain, or text with {column} in it."""
     max_prompt_tokens: int = 512

@@ -60,9 +60,10 @@ class Selector:
         source = f"default of {word} '{resolved.name}'"
         tree: Tree = default_tree(config, source) if config is not None else {}
         if kind == "reward":
-            tree = {"label": Leaf("", source, ""), "weight": Leaf(1.0, source), **tree}
-        shared = _core_fields(config)
-        given, notes = chosen.keep(lambda key: key in shared)
+            shared = {"weight": Leaf(1.0, source), "when": Leaf({}, source)}
+            tree = {"label": Leaf("", source, ""), **shared, **tree}
+        core = _core_fields(config)
+        given, notes = chosen.keep(lambda key: key in core)
         self.notes += [f"{path}.{note}" for note in notes]
         if path in self.objects:
             given = merge(_instance_tree(self.objects[path]), given)
@@ -102,7 +103,10 @@ def finish(resolved: Resolved, tree: Tree, path: str) -> Selected:
     else:
         built = None
     value = None if resolved.importable else resolved.value
-    return Selected(resolved.name, resolved.target, built, resolved.sha256, value)
+    # Passed from Python by itself: a file can name it by its module only.
+    passed = resolved.component is None and resolved.importable and ":" not in resolved.name
+    name = resolved.target if passed else resolved.name
+    return Selected(name, resolved.target, built, resolved.sha256, value)
 
 
 def _core_fields(config: type[Any] | None) -> set[str]:

@@ -124,7 +124,9 @@ def _messages(prompt: Any, key: str, source: str) -> list[dict[str, Any]]:
             f"{_at(source)}the last message of '{key}' is the assistant's: a prompt ends with what "
             "the model is to answer"
         )
-    return [dict(message) for message in prompt]
+    # Tables give every message every key; one that is null was not written.
+    kept = ("role", "content")
+    return [{k: v for k, v in m.items() if k in kept or v is not None} for m in prompt]
 
 
 def _text(text: str, tokenizer: Any) -> list[int]:

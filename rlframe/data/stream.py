@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from rlframe.data.cursor import Turns
 from rlframe.data.encode import limit_prompt, prompt_of, prompt_tokens
+from rlframe.data.mixture import shares_of
 from rlframe.errors import DataError, SnapshotError
 from rlframe.interfaces.data import Dataset
 from rlframe.requests import Row, Sampling
@@ -23,8 +21,9 @@ __all__ = ["PromptStream", "read_rows"]
 class PromptStream:
     """Draws prompts for ever; a new order each epoch, which depends on ``seed`` and epoch alone.
 
-    ``epoch`` counts from 0, ``drawn`` is the number of rows given out and the next ``group_id``;
-    ``dropped`` and ``truncated`` count over-long prompts as they were met.
+    A mixture is drawn by weight, and each of its sources has epochs of its own: every prompt comes
+    once in an epoch of its source. ``drawn`` is the number of rows given out and the next
+    ``group_id``; ``dropped`` and ``truncated`` count over-long prompts as they were met.
     """
 
     def __init__(
@@ -42,17 +41,17 @@ class PromptStream:
         self.seed = seed
         self.sampling = sampling or Sampling()
         self.drawn = self.dropped = self.truncated = 0
-        self._enter(0, 0)
+        self._turns = Turns(shares_of(dataset), seed, config.shuffle)
 
     @property
     def epoch(self) -> int:
-        """Whole passes over the dataset so far."""
-        return self._epoch
+        """Whole passes so far; of a mixture, over its least often passed source."""
+        return self._turns.epoch
 
     @property
     def position(self) -> int:
-        """Rows of this epoch that are behind us, dropped ones included."""
-        return self._position
+        """Rows of this epoch that are behind us, dropped ones included; summed over sources."""
+        return sum(cursor.position for cursor in self._turns.cursors)
 
     def draw(self, count: int) -> list[Row]:
         """The next ``count`` prompts; runs on into the next epoch.
@@ -62,15 +61,15 @@ class PromptStream:
         rows: list[Row] = []
         fruitless = 0
         while len(rows) < count:
-            row = self._next()
+            row, size = self._next()
             if row is not None:
                 rows.append(row)
                 fruitless = 0
                 continue
             fruitless += 1
-            if fruitless >= 2 * len(self.dataset):
+            if fruitless >= 2 * size:
                 raise DataError(
-                    f"all {len(self.dataset)} prompts are longer than "
+                    f"all {size} prompts are longer than "
                     f"data.max_prompt_tokens={self.config.max_prompt_tokens}: raise it"
                 )
         return rows
@@ -78,14 +77,13 @@ class PromptStream:
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is, and what it read."""
         return {
-            "epoch": self._epoch,
-            "position": self._position,
+            "sources": self._turns.state(),
             "drawn": self.drawn,
             "dropped": self.dropped,
             "truncated": self.truncated,
             "rows": len(self.dataset),
             "fingerprint": self.dataset.fingerprint,
-            "order": self._order_hash(),
+            "order": self._turns.order_hash(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -99,8 +97,8 @@ class PromptStream:
                 f"fingerprint {state['fingerprint']}, now {len(self.dataset)} rows and "
                 f"{self.dataset.fingerprint}. Restore data.train, or start a new run"
             )
-        self._enter(int(state["epoch"]), int(state["position"]))
-        if state["order"] != self._order_hash():
+        self._turns.restore(state["sources"])
+        if state["order"] != self._turns.order_hash():
             raise SnapshotError(
                 "the order of prompts is not that of the snapshot, so that some would be skipped "
                 "or repeated: resume with the run's own seed and data.shuffle"
@@ -111,27 +109,18 @@ class PromptStream:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _enter(self, epoch: int, position: int) -> None:
-        self._epoch, self._position = epoch, position
-        self._order = epoch_order(len(self.dataset), self.seed, epoch, self.config.shuffle)
-
-    def _order_hash(self) -> str:
-        return hashlib.sha256(self._order.tobytes()).hexdigest()[:16]
-
-    def _next(self) -> Row | None:
-        """The row at the current position, or None when it is dropped; moves on by one."""
-        index = int(self._order[self._position])
-        row, cut = _row(self, index, self.drawn)
+    def _next(self) -> tuple[Row | None, int]:
+        """The next row (None: dropped) and the number of rows of its source; moves on by one."""
+        cursor = self._turns.next()
+        row, cut = _row(self, cursor.index, self.drawn)
         self.truncated += cut
         if row is None:
             self.dropped += 1
         else:
             self.drawn += 1
-        if self._position + 1 == len(self.dataset):
-            self._enter(self._epoch + 1, 0)
-        else:
-            self._position += 1
-        return row
+            cursor.given += 1
+        cursor.advance()
+        return row, cursor.share.rows
 
 
 def read_rows(
@@ -146,14 +135,6 @@ def read_rows(
         row, _ = _row(stream, index, index)
         if row is not None:
             yield row
-
-
-def epoch_order(rows: int, seed: int, epoch: int, shuffle: bool) -> NDArray[np.int64]:
-    """The order of an epoch, (rows,) int64: sorted by random keys, so that it never changes."""
-    if not shuffle:
-        return np.arange(rows, dtype=np.int64)
-    bits = np.random.PCG64(np.random.SeedSequence([seed, epoch])).random_raw(rows)
-    return np.argsort(bits, kind="stable").astype(np.int64)
 
 
 def _row(stream: PromptStream, index: int, group_id: int) -> tuple[Row | None, int]:

@@ -43,6 +43,14 @@ class Dataset(ABC):
     def open(cls, uri: str) -> Dataset:
         """Open ``scheme:rest?options``. Raises ``DataError`` before anything is started."""
 
+    @classmethod
+    def anchor(cls, uri: str) -> str:
+        """The same dataset from any working directory: relative paths made absolute.
+
+        It is what the run's folder keeps, so that ``--resume`` finds its data from elsewhere.
+        """
+        return uri
+
 
 class Reward(ABC):
     """Scores finished episodes."""

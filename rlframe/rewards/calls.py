@@ -100,6 +100,10 @@ class FunctionThread:
 
 def _settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
     """Set the outcome, unless nobody waits for it any more."""
+    if isinstance(error, StopIteration):
+        # asyncio refuses it, and would leave everybody waiting.
+        raised, error = error, RuntimeError(f"StopIteration: {error}")
+        error.__cause__, error.__traceback__ = raised, raised.__traceback__
     try:
         if error is None:
             future.set_result(result)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Any
 
 from rlframe.errors import RewardError, nearest
@@ -194,7 +194,8 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 def _checked_list(result: Any, count: int) -> list[Any]:
     """The values of a group. Raises NotAReward."""
-    if isinstance(result, str | bytes | Mapping) or not hasattr(result, "__len__"):
+    unordered = isinstance(result, str | bytes | Mapping | Set)
+    if unordered or not hasattr(result, "__len__") or not hasattr(result, "__iter__"):
         kind = type(result).__name__
         raise NotAReward(f"{kind}, not a list of {count} rewards")
     values = list(result)

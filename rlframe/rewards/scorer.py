@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlframe.errors import RewardError
+from rlframe.data.nested import nested_paths, nested_value
+from rlframe.errors import RewardError, unknown_name
 from rlframe.interfaces.data import Reward
 from rlframe.requests import Episode, Row
 from rlframe.rewards.calls import TookTooLong, within
@@ -27,11 +28,24 @@ _SHOWN = 200
 
 @dataclass(frozen=True)
 class WeightedReward:
-    """One summand of the outcome reward, logged as ``label``."""
+    """One summand of the outcome reward, logged as ``label``; it scores rows that fit ``when``."""
 
     label: str
     reward: Reward
     weight: float = 1.0
+    when: Mapping[str, Any] = field(default_factory=dict)
+
+    def fits(self, columns: Mapping[str, Any]) -> bool:
+        """Whether a row has a wanted value in every column of ``when``. Raises RewardError."""
+        return all(self._has(columns, path, wanted) for path, wanted in self.when.items())
+
+    def _has(self, columns: Mapping[str, Any], path: str, wanted: Any) -> bool:
+        try:
+            value = nested_value(columns, path)
+        except KeyError:
+            text = unknown_name("column", path, nested_paths(columns))
+            raise RewardError(f"reward '{self.label}': when: {text}") from None
+        return value in wanted if isinstance(wanted, list | tuple) else bool(value == wanted)
 
 
 def load_reward(selected: Selected) -> Reward:
@@ -76,13 +90,26 @@ class Scorer:
     @classmethod
     def from_config(cls, config: RewardConfig) -> Scorer:
         """The rewards that a config names, loaded."""
-        rewards = [WeightedReward(p.label, load_reward(p.reward), p.weight) for p in config.parts]
+        rewards = [
+            WeightedReward(p.label, load_reward(p.reward), p.weight, p.when) for p in config.parts
+        ]
         return cls(rewards, on_error=config.on_error, timeout_s=config.timeout_s)
 
-    def check(self, columns: Sequence[str]) -> None:
-        """Raises RewardError where a reward needs a column that the dataset does not have."""
-        for one in self.rewards:
-            one.reward.check(columns)
+    def check(self, columns: Mapping[str, Any]) -> None:
+        """Try a row. Raises RewardError where a reward for it needs a column that it lacks."""
+        for one in self._for(columns):
+            try:
+                one.reward.check(sorted(columns))
+            except RewardError as error:
+                raise RewardError(f"{error}{_nested_hint(str(error), columns)}") from error
+
+    def _for(self, columns: Mapping[str, Any]) -> list[WeightedReward]:
+        """The rewards that score a row. Raises RewardError when there are some, but none for it."""
+        chosen = [one for one in self.rewards if one.fits(columns)]
+        if chosen or not self.rewards:
+            return chosen
+        routes = "; ".join(f"'{one.label}' {dict(one.when)}" for one in self.rewards)
+        raise RewardError(f"no reward is for this row, by 'when': {routes}")
 
     async def score(self, row: Row, episodes: Sequence[Episode]) -> list[Episode]:
         """Score in place; returns the episodes that stay, in order.
@@ -92,21 +119,28 @@ class Scorer:
         """
         if not episodes:
             return []
-        results = await asyncio.gather(
-            *(self._outcomes(one, row, episodes) for one in self.rewards)
-        )
+        try:
+            rewards = self._for(row.columns)
+        except RewardError as error:
+            self._skip(RewardError(f"{row.source or f'group {row.group_id}'}: {error}"))
+            return []
+        results = await asyncio.gather(*(self._outcomes(one, row, episodes) for one in rewards))
         kept: list[Episode] = []
         for position, episode in enumerate(episodes):
             values = [result[position] for result in results]
             try:
-                self._fill(row, episode, values)
+                self._fill(row, episode, rewards, values)
             except RewardError as error:
-                if self.on_error == "fail":
-                    raise
-                self.last_error = error
+                self._skip(error)
                 continue
             kept.append(episode)
         return kept
+
+    def _skip(self, error: RewardError) -> None:
+        """Note the fault, or raise it with ``on_error='fail'``."""
+        if self.on_error == "fail":
+            raise error
+        self.last_error = error
 
     async def _outcomes(
         self, one: WeightedReward, row: Row, episodes: Sequence[Episode]
@@ -123,10 +157,16 @@ class Scorer:
             return [error] * len(episodes)
         return list(values)
 
-    def _fill(self, row: Row, episode: Episode, values: Sequence[Any]) -> None:
+    def _fill(
+        self,
+        row: Row,
+        episode: Episode,
+        rewards: Sequence[WeightedReward],
+        values: Sequence[Any],
+    ) -> None:
         parts: dict[str, float] = {}
         total: float | None = None
-        for one, value in zip(self.rewards, values, strict=True):
+        for one, value in zip(rewards, values, strict=True):
             if isinstance(value, BaseException):
                 raise RewardError(self._fault(one, value, row, episode)) from value
             try:
@@ -154,6 +194,15 @@ class Scorer:
             f"  response: {_shown(episode.text)}\n"
             "  reward.on_error=skip leaves such responses out and counts them"
         )
+
+
+def _nested_hint(message: str, columns: Mapping[str, Any]) -> str:
+    """How a column that a message asks for is reached inside of another one."""
+    for path in nested_paths(columns):
+        name = path.rpartition(".")[2]
+        if path not in columns and f"'{name}'" in message:
+            return f". It is inside of another column: data.columns.{name}={path}"
+    return ""
 
 
 def _place(error: BaseException) -> str:

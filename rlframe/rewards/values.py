@@ -50,6 +50,8 @@ def as_number(value: Any) -> float:
         number = float(bare)
     except OverflowError:
         number = math.inf
+    except (ValueError, TypeError) as error:
+        raise NotAReward(f"{_kind(value)} {_short(value)}, not a number: {error}") from error
     if not math.isfinite(number):
         raise NotAReward(f"{_short(value)}, not a finite number")
     return number

@@ -87,7 +87,7 @@ def test_without_a_command_the_help_is_shown(cli):
         (["export", "x"], "the following arguments are required: DIR"),
         (["validate", "--data", "rows:gone"], "data 'rows:gone' is not there"),
         (["validate", "--data", "row:a"], "unknown scheme 'row'. Did you mean 'rows'?"),
-        (["validate", "--data", "rows:none"], "has no column 'prompt', it has question"),
+        (["validate", "--data", "rows:none"], "unknown column 'prompt'. Known: question"),
         (["validate", "--model", "./none"], "model.path: there is no folder none"),
         (["validate", "--model", "pkg:nope/x"], "there is no package 'nope'"),
     ],

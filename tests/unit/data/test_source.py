@@ -92,7 +92,11 @@ def test_a_users_own_class_opens_its_own(host, tmp_path):
 @pytest.mark.parametrize(
     ("uri", "kind", "message"),
     [
-        ("jsnl:x", ConfigError, "unknown scheme 'jsnl'. Did you mean 'jsonl'.*Known: jsonl, table"),
+        (
+            "jsnl:x",
+            ConfigError,
+            "unknown scheme 'jsnl'. Did you mean 'jsonl'.*Known: jsonl, mix, table",
+        ),
         ("x.jsnl", ConfigError, "Did you mean 'jsonl'"),
         ("arithmetic", ConfigError, "names no kind of dataset.*jsonl:"),
         ("", ConfigError, "data.train is empty"),
