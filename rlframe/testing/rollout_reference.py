@@ -58,7 +58,10 @@ class RolloutReference:
         import torch
 
         ids = torch.tensor(completion.token_ids)
-        rows = truncated(self.logits(prompt_ids, completion.token_ids), sampling)
+        logits = self.logits(prompt_ids, completion.token_ids)
+        ends = [self.model.config.eos_token_id, *sampling.stop_token_ids]
+        logits[: sampling.min_new_tokens, ends] = -torch.inf
+        rows = truncated(logits, sampling)
         return rows.log_softmax(-1).gather(1, ids[:, None])[:, 0]
 
 
