@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import rlframe
+from rlframe.snapshot import SnapshotStore
 
 STEPS = 5
 SMALL = {
@@ -37,8 +38,11 @@ def settings(folder: Path, name: str, **run) -> dict:
     return {**SMALL, "run": {"dir": str(folder), "name": name, "save_every": 1, "keep": 99, **run}}
 
 
-def weights(run_dir: Path, step: int) -> dict[str, torch.Tensor]:
-    found = sorted((run_dir / "snapshots" / f"step-{step:06d}" / "policy").glob("*.safetensors"))
+def weights(run_dir: Path) -> dict[str, torch.Tensor]:
+    newest = SnapshotStore(run_dir).latest()
+    assert newest is not None
+    assert newest.step == STEPS
+    found = sorted((newest.path / "policy").glob("*.safetensors"))
     assert found
     return {f"{file.name}/{n}": t for file in found for n, t in load_file(file).items()}
 
@@ -65,7 +69,7 @@ def test_resume_at_every_step_equals_the_unbroken_run(unbroken, tmp_path, step):
     snapshot = copy / "snapshots" / f"step-{step:06d}"
     resumed = rlframe.fit(resume=snapshot).run_dir
     assert resumed == copy
-    expected, found = weights(unbroken, STEPS), weights(resumed, STEPS)
+    expected, found = weights(unbroken), weights(resumed)
     assert expected.keys() == found.keys()
     for name, tensor in expected.items():
         assert torch.equal(tensor, found[name]), name
@@ -109,7 +113,7 @@ def test_kill_9_loses_at_most_the_unsaved_steps(unbroken, tmp_path):
     last = start(options)
     output, _ = last.communicate(timeout=200)
     assert last.returncode == 0, output
-    expected, found = weights(unbroken, STEPS), weights(tmp_path / "killed", STEPS)
+    expected, found = weights(unbroken), weights(tmp_path / "killed")
     for name, tensor in expected.items():
         assert torch.equal(tensor, found[name]), name
     assert [f["step"] for f in figures(tmp_path / "killed")] == [1, 2, 3, 4, 5]
