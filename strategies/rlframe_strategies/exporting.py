@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["write_model"]
 
-_AUTO = {"value": "token classification", "score": "sequence classification"}
+_CLASSES = {
+    "value": ("AutoModelForTokenClassification", "AutoModelForSequenceClassification"),
+    "score": ("AutoModelForSequenceClassification",),
+}
 
 
 def write_model(
@@ -28,7 +31,8 @@ def write_model(
 ) -> None:
     """Save whole weights (by canonical name) with config, generation config and tokenizer.
 
-    Values and scores are written as token and sequence classification with one label.
+    Values and scores are written as token and sequence classification with one label, where the
+    architecture has such a class; else as the causal model, with ``score.*`` beside its backbone.
     """
     directory.mkdir(parents=True, exist_ok=True)
     config = copy.deepcopy(original_config)
@@ -48,18 +52,14 @@ def write_model(
 
 def _skeleton(module: LanguageModel, config: Any) -> Any:
     """A model of the class to be written, without storage: it knows how to write itself."""
-    from transformers import (
-        AutoModelForCausalLM,
-        AutoModelForSequenceClassification,
-        AutoModelForTokenClassification,
-    )
+    import transformers
 
-    auto = {
-        "value": AutoModelForTokenClassification,
-        "score": AutoModelForSequenceClassification,
-    }.get(module.kind, AutoModelForCausalLM)
-    if module.kind in _AUTO:
+    if module.kind in _CLASSES:
         config.num_labels = 1
+    for name in (*_CLASSES.get(module.kind, ()), "AutoModelForCausalLM"):
+        auto = getattr(transformers, name)
+        if type(config) in auto._model_mapping:
+            break
     with torch.device("meta"):
         return auto.from_config(config, dtype=config.dtype)
 

@@ -104,6 +104,7 @@ def load_model(path: str, config: ModelConfig, device: torch.device) -> Loaded:
 
 
 def _load(source: str, config: Any, dtype: torch.dtype, attn: str) -> Any:
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     register_packed_attention()
@@ -118,7 +119,7 @@ def _load(source: str, config: Any, dtype: torch.dtype, attn: str) -> Any:
                 output_loading_info=True,
                 **options,
             )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise _unreadable(source, error) from error
     head = _head_names(model)
     missing = sorted(set(report["missing_keys"]) - head)

@@ -66,6 +66,12 @@ class LanguageModel(nn.Module):
         if bias:
             nn.init.zeros_(self.score.bias)
 
+    @property
+    def backbone(self) -> Any:
+        """The part that gives hidden states."""
+        base = self.lm.base_model
+        return base if base is not self.lm else self.lm.get_decoder()
+
     def named_weights(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Canonical names and parameters; a tied one appears once, under its first name."""
         for name, parameter in self.named_parameters():
@@ -91,8 +97,7 @@ class LanguageModel(nn.Module):
 
     def hidden(self, inputs: Inputs) -> Tensor:
         """Last hidden states, rows flat: (T, H)."""
-        backbone = self.lm.base_model
-        out = backbone(
+        out = self.backbone(
             input_ids=inputs.input_ids,
             attention_mask=inputs.attention_mask,
             position_ids=inputs.position_ids,
@@ -138,10 +143,12 @@ class LanguageModel(nn.Module):
     @torch.no_grad()
     def check_head(self, path: str) -> None:
         """Raise ``ModelError`` where logits are not what :func:`logit_map` says they are."""
+        if self.backbone is self.lm:
+            raise ModelError(f"model '{path}' ({type(self.lm).__name__}) has no separate backbone")
         if self.kind not in ("policy", "teacher"):
             return
         ids = torch.tensor([[0, 1, 2]], device=self.lm.device)
-        states = self.lm.base_model(input_ids=ids, use_cache=False)[0][0]
+        states = self.backbone(input_ids=ids, use_cache=False)[0][0]
         expected = self.lm(input_ids=ids, use_cache=False).logits[0].float()
         head = self.lm.get_output_embeddings()
         logits = head(states.to(head.weight.dtype)).float() * self.logits.scale
