@@ -9,7 +9,14 @@ import traceback
 from collections.abc import Sequence
 
 from rlframe import __version__
-from rlframe.cli.parser import CliParser, add_config_flags, parse, say, take_global
+from rlframe.cli.parser import (
+    CliParser,
+    add_config_flags,
+    add_eval_flags,
+    parse,
+    say,
+    take_global,
+)
 from rlframe.errors import RlframeError
 from rlframe.host.host import PluginHost, use_host
 
@@ -79,6 +86,7 @@ def _add_core_commands(subcommands: argparse._SubParsersAction[CliParser]) -> No
             command.add_argument(
                 "--resume", metavar="auto|PATH", help="go on from the last, or that, snapshot"
             )
+    _add_eval(subcommands)
     plugins = subcommands.add_parser("plugins", help="list plugins, components and errors")
     plugins.add_argument("--json", action="store_true", help="as JSON")
     plugins.set_defaults(run=_plugins)
@@ -89,6 +97,17 @@ def _add_core_commands(subcommands: argparse._SubParsersAction[CliParser]) -> No
     export.add_argument("run_dir", metavar="RUN", help="folder of a run, or a snapshot in it")
     export.add_argument("out_dir", metavar="DIR", help="new or empty folder to write")
     export.set_defaults(run=_export)
+
+
+def _add_eval(subcommands: argparse._SubParsersAction[CliParser]) -> None:
+    command = subcommands.add_parser(
+        "eval",
+        help="accuracy, pass@k and maj@k of a model or run",
+        add_help=False,
+        allow_abbrev=False,
+    )
+    add_eval_flags(command)
+    command.set_defaults(run=_eval)
 
 
 def _fit(arguments: argparse.Namespace) -> int:
@@ -109,6 +128,13 @@ def _config(arguments: argparse.Namespace) -> int:
     from rlframe.cli.config_cmd import config
 
     return config(arguments)
+
+
+def _eval(arguments: argparse.Namespace) -> int:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from rlframe.cli.eval import evaluate
+
+    return evaluate(arguments)
 
 
 def _plugins(arguments: argparse.Namespace) -> int:

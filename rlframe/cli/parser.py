@@ -13,6 +13,7 @@ __all__ = [
     "SELECTORS",
     "CliParser",
     "add_config_flags",
+    "add_eval_flags",
     "asked_flags",
     "parse",
     "say",
@@ -58,6 +59,25 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(takes_overrides=True)
 
 
+def add_eval_flags(parser: argparse.ArgumentParser) -> None:
+    """What ``rlframe eval`` takes beside the flags of a config."""
+    parser.add_argument(
+        "target",
+        metavar="MODEL|RUN",
+        nargs="?",
+        help="model folder, hub name or pkg:PACKAGE/FOLDER; or a run's folder or snapshot",
+    )
+    add_config_flags(parser)
+    add = parser.add_argument_group("evaluation").add_argument
+    add("--samples", metavar="K", type=int, default=1, help="responses a prompt (default: 1)")
+    add("--temperature", metavar="T", type=float, help="default: 0 for one sample, else rollout's")
+    add("--limit", metavar="N", type=int, default=0, help="prompts at most (default: all)")
+    add("--threshold", metavar="R", type=float, default=1.0, help="reward of a right response")
+    add("--answer", metavar="REGEX", help="what a response votes for in maj@k: the last match")
+    add("--save", metavar="FILE", help="write every response as a JSON line")
+    add("--json", action="store_true", help="print JSON")
+
+
 def asked_flags(arguments: argparse.Namespace) -> dict[str, str]:
     """The flags that were given, by word."""
     names = (*SELECTORS, "model", "data")
@@ -93,7 +113,7 @@ def parse(parser: CliParser, argv: Sequence[str], commands: Sequence[str]) -> ar
     takes = getattr(arguments, "takes_overrides", False)
     for one in rest:
         if one.startswith("-"):
-            ours = {"run", "takes_overrides", "command"}
+            ours = {"run", "takes_overrides", "command", "target"}
             names = vars(arguments).keys() - ours | {"no-plugin", "debug", "help"}
             known = [f"--{name}" for name in names]
             raise ConfigError(unknown_name("flag", one.partition("=")[0], known))
