@@ -16,9 +16,9 @@ __all__ = ["NumberReward", "last_number"]
 
 _NUMBER = re.compile(
     r"(?:(?<![\d.)\]\w])[-+\u2212])?"  # a sign, not a minus between two terms
-    r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?:(?<![\d.)\]\w])[-+\u2212])?(?<!\d)\.\d+"
+    r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)"
+    r"(?:[eE][-+]?\d{1,4}(?!\w))?"
 )
-_EXPONENT = re.compile(r"[eE][-+]?\d{1,4}(?![\w])")
 
 
 class NumberReward(Reward):
@@ -74,6 +74,4 @@ def last_number(text: str) -> Decimal | None:
         pass
     if found is None:
         return None
-    digits = found[0].replace(",", "").replace("\u2212", "-")
-    power = _EXPONENT.match(text, found.end())
-    return Decimal(digits + (power[0] if power else ""))
+    return Decimal(found[0].replace(",", "").replace("\u2212", "-"))
