@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -22,8 +21,6 @@ LONG = Sampling(max_new_tokens=50, min_new_tokens=50)
 
 class RolloutControl:
     """Checks of what happens around generation."""
-
-    rollout: Any
 
     def claims(self, engine: RolloutEngine, capability: str) -> None:
         """Skip what an engine does not claim."""

@@ -11,7 +11,16 @@ from rlframe.requests import Completion, Sampling
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["RolloutReference"]
+__all__ = ["END", "RolloutReference", "truncated", "until_end"]
+
+END = 2
+"""The end token of ``tiny_model``."""
+
+
+def until_end(tokens: Sequence[int]) -> list[int]:
+    """Up to the first end token, with it."""
+    tokens = list(tokens)
+    return tokens[: tokens.index(END) + 1] if END in tokens else tokens
 
 
 class RolloutReference:
