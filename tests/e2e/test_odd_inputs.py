@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 import threading
 from decimal import Decimal
 from fractions import Fraction
@@ -36,7 +37,7 @@ class Seen:
 
 @pytest.fixture
 def run(model, tmp_path):
-    def run_once(data, reward=None, **options) -> Seen:
+    def run_once(data, reward=None, model=model, **options) -> Seen:
         rows: list[dict] = []
 
         def note(**columns):
@@ -240,6 +241,20 @@ def test_data_that_is_not_there_is_one_clear_line(run, tmp_path, place):
     assert "\n" not in str(one.value)
 
 
+def with_template(model: Path, folder: Path) -> Path:
+    """The model with a chat template."""
+    from transformers import AutoTokenizer
+
+    shutil.copytree(model, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant{% endif %}"
+    )
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def test_parquet_of_verl_with_chat_prompts(run, tmp_path, model):
     pa = pytest.importorskip("pyarrow", reason="needs the extra 'parquet'")
     import pyarrow.parquet as pq
@@ -256,8 +271,9 @@ def test_parquet_of_verl_with_chat_prompts(run, tmp_path, model):
     pq.write_table(pa.Table.from_pylist(rows), path)
     with pytest.raises(RlframeError, match="the tokenizer has none"):
         run(path)
-    template = {"data.template": "{data_source}"}
-    assert run(path, "number", **template).figures["reward/number/mean"] >= 0
+    seen = run(path, "number", model=with_template(model, tmp_path / "chat"))
+    assert seen.figures["reward/number/mean"] >= 0
+    assert seen.figures["prompt_length/mean"] == len("usera0assistant")
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(RlframeError, match="no whole Parquet file") as caught:
         run(path)
