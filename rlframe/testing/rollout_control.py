@@ -110,7 +110,7 @@ class RolloutControl:
     def test_a_deadline_in_the_past_aborts(self, engine: RolloutEngine) -> None:
         """The others go on."""
 
-        async def go() -> list[Completion]:
+        async def go() -> tuple[Completion, ...]:
             return await asyncio.gather(
                 engine.generate(Request(PROMPT, LONG, deadline_s=0.0)),
                 engine.generate(Request(PROMPT, SHORT)),

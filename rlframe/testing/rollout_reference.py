@@ -50,7 +50,7 @@ class RolloutReference:
 
         with torch.no_grad():
             ids = torch.tensor([[*prompt_ids, *token_ids]])
-            whole = self.model(input_ids=ids).logits[0]
+            whole: Tensor = self.model(input_ids=ids).logits[0]
         return whole[len(prompt_ids) - 1 : -1].double()
 
     def greedy(self, prompt_ids: Sequence[int], count: int) -> list[int]:
