@@ -26,6 +26,8 @@ __all__ = ["Recorder"]
 
 _SAMPLES = 3
 """Episodes of a step that are shown."""
+_FLAT_STEPS = 3
+"""Steps without any difference of rewards before that is said."""
 
 Validator = Callable[[], Mapping[str, float]]
 
@@ -49,6 +51,7 @@ class Recorder:
         self._summary: dict[str, Any] = {"status": "running", "steps": 0, "skipped": []}
         self._began = time.perf_counter()
         self._tokens = self._busy_s = 0.0
+        self._flat_steps = 0
 
     # --- events of a run --------------------------------------------------------------------
 
@@ -56,7 +59,13 @@ class Recorder:
         """Open the loggers; tell plugins."""
         for logger in self._loggers:
             logger.start(str(self.run_dir), self._config, self._config.steps, run.step)
-        self._hooks.rlframe_fit_start(run=run, config=self._config)
+        config = self._config
+        rollout = "" if run.algorithm.offline else f", rollout {config.rollout.name}"
+        self.message(
+            f"{config.algo.name} on {config.model.path} with {config.data.train} "
+            f"(strategy {config.strategy.name}{rollout}, {config.steps} steps)"
+        )
+        self._hooks.rlframe_fit_start(run=run, config=config)
 
     def collected(self, step: int, groups: Sequence[Group]) -> None:
         """Show some samples of a step; write all completions where ``run.dump_rollouts`` asks."""
@@ -85,6 +94,7 @@ class Recorder:
         options = self._config.run
         self._tokens += metrics.get("perf/total_num_tokens", 0.0)
         self._busy_s += metrics["timing_s/step"]
+        self._warn_of_no_signal(metrics)
         last = run.done
         due = options.validate_every and run.step % options.validate_every == 0
         if due and not last:
@@ -151,6 +161,16 @@ class Recorder:
         self._began -= float(summary["wall_s"])
 
     # --- inside --------------------------------------------------------------------------------
+
+    def _warn_of_no_signal(self, metrics: Mapping[str, float]) -> None:
+        """Say once when several steps had nothing to tell a good response from a bad one."""
+        flat = metrics.get("critic/rewards/zero_variance_groups") == 1.0
+        self._flat_steps = self._flat_steps + 1 if flat else 0
+        if self._flat_steps == _FLAT_STEPS:
+            self.message(
+                f"{_FLAT_STEPS} steps in a row every group's rewards were all equal: there is "
+                "nothing to learn from. Look at samples.jsonl, the reward and the prompts"
+            )
 
     def _validate(self, run: Orchestrator) -> dict[str, float]:
         if self._validator is None:
