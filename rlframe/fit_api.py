@@ -98,6 +98,9 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
     Raises ``Stopped`` after SIGINT or SIGTERM, once the state is saved.
     """
     from rlframe.anchor import anchored
+    from rlframe.paths import check_models
+
+    check_models(config)
     from rlframe.build import build
     from rlframe.run_dir import open_run
     from rlframe.summary import read_summary
@@ -123,10 +126,12 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
 
 
 def build_policy(config: Config) -> ModelEngine:
-    """The policy's engine alone, on one rank in this process."""
+    """The policy's engine alone, on one rank in this process. Raises ModelError."""
     from rlframe.build import engine_specs
     from rlframe.interfaces.strategy import RankInfo
+    from rlframe.paths import find_model
 
+    find_model("model.path", config.role("policy").model.path)
     algorithm: Algorithm = config.algo.load()(config.algo.config)
     spec = engine_specs(config, algorithm, 1.0, 0)["policy"]
     engine: ModelEngine = config.role("policy").engine.load()(RankInfo())

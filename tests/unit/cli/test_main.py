@@ -90,7 +90,8 @@ def test_without_a_command_the_help_is_shown(cli):
         (["validate", "--data", "rows:gone"], "data 'rows:gone' is not there"),
         (["validate", "--data", "row:a"], "unknown scheme 'row'. Did you mean 'rows'?"),
         (["validate", "--data", "rows:none"], "unknown column 'prompt'. Known: question"),
-        (["validate", "--model", "./none"], "model.path: there is no folder none"),
+        (["fit", "--model", "./none"], "model.path: there is no folder './none'."),
+        (["validate", "--model", "./none"], "model.path: there is no folder './none'."),
         (["validate", "--model", "pkg:nope/x"], "there is no package 'nope'"),
     ],
 )
@@ -135,7 +136,7 @@ def test_validate_opens_what_the_config_names(cli, tmp_path):
     model = tmp_path / "model"
     model.mkdir()
     code, _, err = cli("validate", "--model", str(model))
-    assert (code, "has no config.json" in err) == (2, True)
+    assert (code, "has no config.json" in err) == (1, True)
     (model / "config.json").write_text("{}")
     code, out, err = cli("validate", "--model", str(model), "pools.train.devices=2")
     assert (code, "pools.train asks for 2 devices, there is 1" in err) == (2, True)
