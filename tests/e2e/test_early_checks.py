@@ -35,3 +35,20 @@ def test_data_without_the_response_of_an_offline_method(tmp_path, monkeypatch, c
         error = capsys.readouterr().err.splitlines()[-1]
         assert "bad.jsonl:1: no column 'response' to learn from" in error
         assert "algo.response_key=COLUMN" in error
+
+
+def test_a_finished_run_is_not_run_again(tmp_path, capsys):
+    model = make_model(tmp_path / "model")
+    given = options(tmp_path, model, make_questions(tmp_path / "q.jsonl"), steps=1)
+    first = rlframe.fit(**given)
+    lines = (first.run_dir / "metrics.jsonl").read_text()
+    capsys.readouterr()
+    again = rlframe.fit(**given, resume=first.run_dir)
+    said = capsys.readouterr().out
+    assert said == (
+        f"the run {first.run_dir} is finished at step 1: give steps=N above 1 to go on\n"
+    )
+    assert again.summary == first.summary
+    assert (first.run_dir / "metrics.jsonl").read_text() == lines
+    more = rlframe.fit(**given | {"steps": 2}, resume=first.run_dir)
+    assert more.summary["steps"] == 2
