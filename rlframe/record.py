@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rlframe.callbacks import CallbackList
 from rlframe.config import Config
 from rlframe.interfaces.loop import Logger
+from rlframe.loggers import LoggerError, LoggerList
 from rlframe.requests import Group
 from rlframe.rng import rng_state
 from rlframe.snapshot import SnapshotStore
@@ -46,7 +47,8 @@ class Recorder:
         validator: Validator | None,
     ) -> None:
         self.run_dir = run_dir
-        self._config, self._loggers, self._callbacks = config, loggers, callbacks
+        self._config, self._callbacks = config, callbacks
+        self._logger = LoggerList(loggers)
         self._snapshots, self._hooks, self._validator = snapshots, hooks, validator
         self._summary: dict[str, Any] = {"status": "running", "steps": 0, "skipped": []}
         self._began = time.perf_counter()
@@ -57,14 +59,19 @@ class Recorder:
 
     def started(self, run: Orchestrator) -> None:
         """Open the loggers; tell plugins."""
-        for logger in self._loggers:
-            logger.start(str(self.run_dir), self._config, self._config.steps, run.step)
+        self._logger.start(str(self.run_dir), self._config, self._config.steps, run.step)
         config = self._config
         rollout = "" if run.algorithm.offline else f", rollout {config.rollout.name}"
         self.message(
             f"{config.algo.name} on {config.model.path} with {config.data.train} "
             f"(strategy {config.strategy.name}{rollout}, {config.steps} steps)"
         )
+        sampling = config.rollout.config.sampling()
+        if not run.algorithm.offline and (sampling.top_p < 1 or sampling.top_k or sampling.min_p):
+            self.message(
+                "top_p, top_k or min_p cut the distribution that is sampled from; the trainer's "
+                "log-probabilities are of the whole one. Watch actor/rollout_logprob_gap"
+            )
         self._hooks.rlframe_fit_start(run=run, config=config)
 
     def collected(self, step: int, groups: Sequence[Group]) -> None:
@@ -84,8 +91,7 @@ class Recorder:
                 }
                 for group, episode in episodes
             ]
-            for logger in self._loggers:
-                logger.samples(step, rows)
+            self._logger.samples(step, rows)
         if self._config.run.dump_rollouts:
             self._dump(step, groups)
 
@@ -101,8 +107,7 @@ class Recorder:
             metrics |= self._validate(run)
         if last and run.step >= self._config.steps:
             metrics |= self.validated(run, "after")
-        for logger in self._loggers:
-            logger.log(run.step, metrics)
+        self._logger.log(run.step, metrics)
         self._callbacks.on_step_end(run, metrics)
         self._hooks.rlframe_step_end(run=run, step=run.step, metrics=metrics)
         # A callback may have ended the run: what it ended with is saved too.
@@ -117,8 +122,7 @@ class Recorder:
             self._summary[f"val_{when}"] = value
             self.message(f"validation {when} training: {_short(figures)}")
             if when == "before":
-                for logger in self._loggers:
-                    logger.log(run.step, figures)
+                self._logger.log(run.step, figures)
         return figures
 
     def save(self, run: Orchestrator) -> None:
@@ -142,12 +146,14 @@ class Recorder:
 
     def failed(self, run: Orchestrator, error: BaseException) -> None:
         """Write the summary with the reason and close the loggers."""
-        self._close(run, f"failed: {type(error).__name__}: {error}", error)
+        try:
+            self._close(run, f"failed: {type(error).__name__}: {error}", error)
+        except LoggerError as second:
+            error.add_note(str(second))
 
     def message(self, text: str) -> None:
         """A line for people."""
-        for logger in self._loggers:
-            logger.message(text)
+        self._logger.message(text)
 
     def skipped(self, step: int, reason: str) -> None:
         """An optimiser step that was skipped, by name."""
@@ -192,8 +198,7 @@ class Recorder:
         summary = self._progress(run) | {"status": status}
         write_summary(self.run_dir, summary)
         self._hooks.rlframe_fit_end(run=run, error=error)
-        for logger in self._loggers:
-            logger.close()
+        self._logger.close()
 
     def _dump(self, step: int, groups: Sequence[Group]) -> None:
         folder = self.run_dir / "rollouts"
