@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -51,10 +52,11 @@ def test_a_killed_rank_is_named() -> None:
         run_ranks(fn, 2)
 
 
-def test_a_rank_that_never_ends_is_killed_and_its_stack_shown() -> None:
+def test_a_rank_that_never_ends_is_killed_and_its_stack_shown(tmp_path: Path) -> None:
     pids_at = time.monotonic()
 
     def waits_for_ever(rank: RankInfo) -> None:
+        (tmp_path / str(os.getpid())).touch()
         while rank.rank == 0:
             time.sleep(0.05)
 
@@ -62,8 +64,11 @@ def test_a_rank_that_never_ends_is_killed_and_its_stack_shown() -> None:
         run_ranks(waits_for_ever, 2, timeout_s=1)
     assert "waits_for_ever" in str(caught.value)
     assert time.monotonic() - pids_at < 60
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_a_group_of_the_parent_is_not_the_ranks() -> None:
