@@ -1,0 +1,1 @@
+"""Mappers: which role lives on which devices, with which parallel sizes."""
