@@ -1,0 +1,151 @@
+"""Pareto fronts of sets: seconds by stage against memory, since memory belongs to the set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlframe_plugins.mappers.pareto import front
+from rlframe_plugins.mappers.problem import Floats, Ints, Problem
+
+__all__ = ["SetFront", "SetFronts"]
+
+_WORKING, _RESIDENT = 5, 4
+
+
+@dataclass(frozen=True)
+class SetFront:
+    """Ways of a set on one pool size that no other way beats.
+
+    ``rows`` (k, 6): four stage seconds, resident and working bytes; ``ways`` (k, members): the
+    choice of each member.
+    """
+
+    rows: Floats
+    ways: Ints
+
+
+def _keep(rows: Floats, ways: Ints, capacity: float) -> SetFront:
+    fits = rows[:, _RESIDENT] + rows[:, _WORKING] <= capacity
+    rows, ways = rows[fits], ways[fits]
+    best = front(rows)
+    return SetFront(rows[best], ways[best])
+
+
+def _rows(problem: Problem, unit: int, chosen: Ints) -> Floats:
+    choices = problem.choices[unit]
+    memory = (choices.resident[chosen], choices.working[chosen])
+    return np.column_stack([choices.seconds[chosen], *memory])
+
+
+class SetFronts:
+    """Fronts by set and pool size, each built once from the front of one member less."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._units = [self._by_grains(unit) for unit in range(len(problem.names))]
+        self._sets: dict[tuple[int, ...], dict[int, SetFront]] = {}
+
+    def _by_grains(self, unit: int) -> dict[int, SetFront]:
+        """A unit's own ways that are worth something: a front for each grains and key."""
+        choices = self.problem.choices[unit]
+        paired = self.problem.pair is not None and unit in self.problem.pair
+        fits = choices.resident + choices.working <= self.problem.capacity
+        if paired:
+            fits = np.isfinite(choices.resident)
+        result: dict[int, SetFront] = {}
+        for grains in np.unique(choices.grains):
+            here = np.flatnonzero((choices.grains == grains) & fits)
+            kept = []
+            for key in np.unique(choices.key[here]) if paired else (None,):
+                same = here if key is None else here[choices.key[here] == key]
+                kept.append(same[front(_rows(self.problem, unit, same))])
+            chosen = np.concatenate(kept) if kept else here
+            if len(chosen):
+                result[int(grains)] = SetFront(_rows(self.problem, unit, chosen), chosen[:, None])
+        return result
+
+    def of(self, members: tuple[int, ...]) -> dict[int, SetFront]:
+        """Fronts of a set by pool size; sizes on which it cannot run are left out.
+
+        The policy and the rollout, where both are members, are the first two.
+        """
+        if members not in self._sets:
+            self._sets[members] = self._build(members)
+        return self._sets[members]
+
+    def _build(self, members: tuple[int, ...]) -> dict[int, SetFront]:
+        capacity = self.problem.capacity
+        if len(members) == 1:
+            alone = self._units[members[0]]
+            kept = {n: _keep(f.rows, f.ways, capacity) for n, f in alone.items()}
+            return {n: f for n, f in kept.items() if len(f.rows)}
+        if self.problem.pair is not None and set(members) == set(self.problem.pair):
+            return self._couple(*self.problem.pair)
+        head, last = self.of(members[:-1]), self._units[members[-1]]
+        merged = {n: self._merge(head[n], last[n]) for n in head if n in last}
+        return {n: f for n, f in merged.items() if len(f.rows)}
+
+    def _merge(self, head: SetFront, last: SetFront) -> SetFront:
+        """Members work in turn: seconds and resident bytes add, the larger working bytes count."""
+        i, j = (x.ravel() for x in np.indices((len(head.rows), len(last.rows))))
+        rows = head.rows[i] + last.rows[j]
+        rows[:, _WORKING] = np.maximum(head.rows[i, _WORKING], last.rows[j, _WORKING])
+        return _keep(rows, np.column_stack([head.ways[i], last.ways[j]]), self.problem.capacity)
+
+    def _couple(self, policy: int, rollout: int) -> dict[int, SetFront]:
+        """Policy and rollout on one pool: a transition in place of sending and receiving."""
+        result = {}
+        couple = self.problem.couple
+        assert couple is not None
+        for n in set(self._units[policy]) & set(self._units[rollout]):
+            a, b = self._units[policy][n], self._units[rollout][n]
+            i, j = (x.ravel() for x in np.indices((len(a.rows), len(b.rows))))
+            seconds, saved = couple(a.ways[i, 0], b.ways[j, 0])
+            rows = a.rows[i] + b.rows[j]
+            rows[:, 3] = seconds
+            target = b.rows[j, _WORKING] - saved
+            rows[:, _WORKING] = np.maximum(a.rows[i, _WORKING], target)
+            ways = np.column_stack([a.ways[i], b.ways[j]])
+            kept = _keep(rows, ways, self.problem.capacity)
+            if len(kept.rows):
+                result[n] = kept
+        return result
+
+
+@dataclass(frozen=True)
+class SetTable:
+    """A set on every pool size: what an allocation trades. Rows (k,), smaller is better."""
+
+    members: tuple[int, ...]
+    grains: NDArray[np.int64]
+    columns: Floats
+    ways: Ints
+
+    @cached_property
+    def least(self) -> Floats:
+        """The smallest of each column (c,)."""
+        return np.asarray(self.columns.min(axis=0))
+
+    @cached_property
+    def fewest(self) -> int:
+        """Fewest grains on which the set runs."""
+        return int(self.grains.min())
+
+
+def set_table(fronts: SetFronts, members: tuple[int, ...]) -> SetTable | None:
+    """All pool sizes of a set in one front over grains and time; None where it never fits."""
+    problem = fronts.problem
+    by_size = fronts.of(members)
+    if not by_size:
+        return None
+    has_policy = problem.pair is not None and problem.pair[0] in members
+    grains = np.concatenate([np.full(len(f.rows), n, np.int64) for n, f in by_size.items()])
+    seconds = np.concatenate([f.rows[:, :4] for f in by_size.values()])
+    ways = np.concatenate([f.ways for f in by_size.values()])
+    columns = problem.objective.columns(seconds, has_policy)
+    best = front(np.column_stack([grains, columns]))
+    return SetTable(members, grains[best], columns[best], ways[best])

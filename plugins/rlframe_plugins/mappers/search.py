@@ -1,0 +1,177 @@
+"""The exact search: every set partition of the units, every division of the cluster.
+
+Branch and bound over partitions by a bound that ignores how grains are divided; within a
+partition, sets are joined one by one and only states on the Pareto front of (grains, columns) live
+on. With equal results of equal units counted once, this covers all of the space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from rlframe_plugins.mappers.fronts import SetFronts, SetTable, set_table
+from rlframe_plugins.mappers.pareto import front
+from rlframe_plugins.mappers.problem import Floats, Found, Ints, Problem
+
+__all__ = ["Search", "partitions"]
+
+
+def partitions(count: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Every set partition of ``range(count)`` (restricted growth strings)."""
+
+    def grow(sets: list[list[int]], unit: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+        if unit == count:
+            yield tuple(tuple(s) for s in sets)
+            return
+        for members in sets:
+            members.append(unit)
+            yield from grow(sets, unit + 1)
+            members.pop()
+        sets.append([unit])
+        yield from grow(sets, unit + 1)
+        sets.pop()
+
+    yield from grow([], 0)
+
+
+class Search:
+    """Searches one problem; fronts and tables are kept between calls."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.fronts = SetFronts(problem)
+        self._tables: dict[tuple[int, ...], SetTable | None] = {}
+        self.examined = 0
+        """Partitions whose divisions were searched; the bound settled the others."""
+
+    def table(self, members: Sequence[int]) -> SetTable | None:
+        """The table of a set, found under the first units of the same classes."""
+        representative = self._canonical(members)
+        if representative not in self._tables:
+            self._tables[representative] = set_table(self.fronts, representative)
+        return self._tables[representative]
+
+    def _canonical(self, members: Sequence[int]) -> tuple[int, ...]:
+        """Lowest units of the same classes, policy and rollout in front."""
+        twins, seen, result = self.problem.twins, dict[int, int](), list[int]()
+        for unit in members:
+            kind = twins[unit]
+            peers = [u for u in range(len(twins)) if twins[u] == kind]
+            result.append(peers[seen.get(kind, 0)])
+            seen[kind] = seen.get(kind, 0) + 1
+        pair = self.problem.pair if self.problem.has_pair(result) else None
+        return tuple(sorted(result, key=lambda u: (pair is None or u not in pair, u)))
+
+    def run(self, plans: int = 1) -> list[Found]:
+        """The best placement of each of the ``plans`` best partitions, best first."""
+        best: list[Found] = []
+        for bound, partition, tables in self._bounded():
+            if len(best) == plans and bound >= best[-1].value:
+                break
+            limit = best[-1].value if len(best) == plans else np.inf
+            found = self._divide(partition, tables, limit)
+            if found is not None:
+                best = sorted([*best, found], key=lambda f: f.value)[:plans]
+        return best
+
+    def best_of(self, partition: Sequence[Sequence[int]]) -> Found | None:
+        """The best placement under a given partition; None where none fits."""
+        tables = [self.table(members) for members in partition]
+        known = [t for t in tables if t is not None]
+        if len(known) < len(tables):
+            return None
+        return self._divide(tuple(tuple(m) for m in partition), known, np.inf)
+
+    def _bounded(
+        self,
+    ) -> list[tuple[float, tuple[tuple[int, ...], ...], list[SetTable]]]:
+        """Distinct partitions that may fit, with a lower bound, in rising order of it."""
+        seen, result = set(), []
+        for partition in partitions(len(self.problem.names)):
+            if not self.problem.allows(partition):
+                continue
+            form = tuple(sorted(self._canonical(members) for members in partition))
+            form = tuple(sorted(tuple(self.problem.twins[u] for u in m) for m in form))
+            if form in seen:
+                continue
+            seen.add(form)
+            tables = [t for t in map(self.table, partition) if t is not None]
+            if len(tables) == len(partition) and self._fits(tables):
+                least = np.maximum.reduce([t.least for t in tables])[None]
+                bound = float(self.problem.objective.value(least)[0])
+                result.append((bound, partition, tables))
+        return sorted(result, key=lambda entry: (entry[0], len(entry[1])))
+
+    def _fits(self, tables: Sequence[SetTable]) -> bool:
+        return sum(t.fewest for t in tables) <= self.problem.grains
+
+    def _divide(
+        self, partition: tuple[tuple[int, ...], ...], tables: Sequence[SetTable], limit: float
+    ) -> Found | None:
+        """Divide the grains over the sets of a partition; None when nothing is below ``limit``."""
+        self.examined += 1
+        if not self._fits(tables):
+            return None
+        order = sorted(range(len(tables)), key=lambda i: len(tables[i].grains))
+        used = np.zeros(1, np.int64)
+        joined = np.zeros((1, tables[0].columns.shape[1]))
+        picks = np.zeros((1, 0), np.int64)
+        for step, index in enumerate(order):
+            rest = [tables[i] for i in order[step + 1 :]]
+            used, joined, picks = self._join(used, joined, picks, tables[index], rest, limit)
+            if not len(used):
+                return None
+        values = self.problem.objective.value(joined)
+        winner = int(np.lexsort((used, values))[0])
+        if not values[winner] < limit:
+            return None
+        rows = dict(zip(order, picks[winner].tolist(), strict=True))
+        return self._found(float(values[winner]), partition, tables, rows)
+
+    def _join(
+        self,
+        used: Ints,
+        joined: Floats,
+        picks: Ints,
+        table: SetTable,
+        rest: Sequence[SetTable],
+        limit: float,
+    ) -> tuple[Ints, Floats, Ints]:
+        """Add one set to every state; drop what cannot fit, cannot win, or is beaten."""
+        free = self.problem.grains - sum(t.fewest for t in rest)
+        least = [t.least for t in rest]
+        i, j = np.nonzero(used[:, None] + table.grains[None] <= free)
+        total = used[i] + table.grains[j]
+        columns = np.maximum(joined[i], table.columns[j])
+        optimistic = np.maximum.reduce([columns, *(np.broadcast_to(x, columns.shape) for x in least)])
+        alive = self.problem.objective.value(optimistic) < limit
+        i, j, total, columns = i[alive], j[alive], total[alive], columns[alive]
+        best = front(np.column_stack([total, columns]))
+        chosen = np.column_stack([picks[i[best]], j[best]])
+        return total[best], columns[best], chosen
+
+    def _found(
+        self,
+        value: float,
+        partition: tuple[tuple[int, ...], ...],
+        tables: Sequence[SetTable],
+        rows: dict[int, int],
+    ) -> Found:
+        """Translate rows of canonical sets into ways of the partition's own units."""
+        grains, ways = [], []
+        for index, members in enumerate(partition):
+            table, row = tables[index], rows[index]
+            grains.append(int(table.grains[row]))
+            left = {
+                unit: int(way) for unit, way in zip(table.members, table.ways[row], strict=True)
+            }
+            ways.append(tuple(self._take(left, unit) for unit in members))
+        return Found(value, partition, tuple(grains), tuple(ways))
+
+    def _take(self, left: dict[int, int], unit: int) -> int:
+        """The way of a unit of the same class that is not taken yet."""
+        twins = self.problem.twins
+        match = next(u for u in left if twins[u] == twins[unit])
+        return left.pop(match)
