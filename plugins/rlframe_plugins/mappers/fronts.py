@@ -28,13 +28,6 @@ class SetFront:
     ways: Ints
 
 
-def _keep(rows: Floats, ways: Ints, capacity: float) -> SetFront:
-    fits = rows[:, _RESIDENT] + rows[:, _WORKING] <= capacity
-    rows, ways = rows[fits], ways[fits]
-    best = front(rows)
-    return SetFront(rows[best], ways[best])
-
-
 def _rows(problem: Problem, unit: int, chosen: Ints) -> Floats:
     choices = problem.choices[unit]
     memory = (choices.resident[chosen], choices.working[chosen])
@@ -42,12 +35,46 @@ def _rows(problem: Problem, unit: int, chosen: Ints) -> Floats:
 
 
 class SetFronts:
-    """Fronts by set and pool size, each built once from the front of one member less."""
+    """Fronts by set and pool size, each built once from the front of one member less.
 
-    def __init__(self, problem: Problem) -> None:
+    Ways with which a step cannot stay below ``limit`` seconds are left out.
+    """
+
+    def __init__(self, problem: Problem, limit: float = np.inf) -> None:
         self.problem = problem
+        self.limit = limit
         self._units = [self._by_grains(unit) for unit in range(len(problem.names))]
+        self._least = [self._least_by_grains(unit) for unit in range(len(problem.names))]
         self._sets: dict[tuple[int, ...], dict[int, SetFront]] = {}
+
+    def _least_by_grains(self, unit: int) -> Floats:
+        """(grains + 1, 4): least seconds of each stage on at most so many grains."""
+        table = np.full((self.problem.grains + 1, 4), np.inf)
+        for n, own in self._units[unit].items():
+            table[n] = own.rows[:, :4].min(axis=0)
+        if self.problem.pair is not None and unit in self.problem.pair:
+            table[:, 3] = 0.0
+        return np.asarray(np.minimum.accumulate(table))
+
+    def _keep(self, rows: Floats, ways: Ints, members: tuple[int, ...], grains: int) -> SetFront:
+        """Rows that fit, may win, and are not beaten."""
+        fits = rows[:, _RESIDENT] + rows[:, _WORKING] <= self.problem.capacity
+        rows, ways = rows[fits], ways[fits]
+        if len(rows) and self.limit < np.inf:
+            alive = self._bound(rows, members, grains) < self.limit
+            rows, ways = rows[alive], ways[alive]
+        best = front(rows)
+        return SetFront(rows[best], ways[best])
+
+    def _bound(self, rows: Floats, members: tuple[int, ...], grains: int) -> Floats:
+        """Seconds a step at the least with these rows, wherever the other units are."""
+        elsewhere = max(grains, self.problem.grains - grains)
+        others = [u for u in range(len(self.problem.names)) if u not in members]
+        policy = self.problem.pair is not None and self.problem.pair[0] in members
+        columns = self.problem.objective.columns(rows[:, :4], policy).copy()
+        for unit in others:
+            columns[:, :4] = np.maximum(columns[:, :4], self._least[unit][elsewhere])
+        return self.problem.objective.value(columns)
 
     def _by_grains(self, unit: int) -> dict[int, SetFront]:
         """A unit's own ways that are worth something: a front for each grains and key."""
@@ -78,23 +105,24 @@ class SetFronts:
         return self._sets[members]
 
     def _build(self, members: tuple[int, ...]) -> dict[int, SetFront]:
-        capacity = self.problem.capacity
         if len(members) == 1:
             alone = self._units[members[0]]
-            kept = {n: _keep(f.rows, f.ways, capacity) for n, f in alone.items()}
+            kept = {n: self._keep(f.rows, f.ways, members, n) for n, f in alone.items()}
             return {n: f for n, f in kept.items() if len(f.rows)}
         if self.problem.pair is not None and set(members) == set(self.problem.pair):
             return self._couple(*self.problem.pair)
         head, last = self.of(members[:-1]), self._units[members[-1]]
-        merged = {n: self._merge(head[n], last[n]) for n in head if n in last}
+        merged = {n: self._merge(head[n], last[n], members, n) for n in head if n in last}
         return {n: f for n, f in merged.items() if len(f.rows)}
 
-    def _merge(self, head: SetFront, last: SetFront) -> SetFront:
+    def _merge(
+        self, head: SetFront, last: SetFront, members: tuple[int, ...], grains: int
+    ) -> SetFront:
         """Members work in turn: seconds and resident bytes add, the larger working bytes count."""
         i, j = (x.ravel() for x in np.indices((len(head.rows), len(last.rows))))
         rows = head.rows[i] + last.rows[j]
         rows[:, _WORKING] = np.maximum(head.rows[i, _WORKING], last.rows[j, _WORKING])
-        return _keep(rows, np.column_stack([head.ways[i], last.ways[j]]), self.problem.capacity)
+        return self._keep(rows, np.column_stack([head.ways[i], last.ways[j]]), members, grains)
 
     def _couple(self, policy: int, rollout: int) -> dict[int, SetFront]:
         """Policy and rollout on one pool: a transition in place of sending and receiving."""
@@ -110,7 +138,7 @@ class SetFronts:
             target = b.rows[j, _WORKING] - saved
             rows[:, _WORKING] = np.maximum(a.rows[i, _WORKING], target)
             ways = np.column_stack([a.ways[i], b.ways[j]])
-            kept = _keep(rows, ways, self.problem.capacity)
+            kept = self._keep(rows, ways, (policy, rollout), n)
             if len(kept.rows):
                 result[n] = kept
         return result

@@ -12,10 +12,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from rlframe_plugins.mappers.fronts import SetFronts, SetTable, set_table
+from rlframe_plugins.mappers.incumbent import reduced
 from rlframe_plugins.mappers.pareto import front
 from rlframe_plugins.mappers.problem import Floats, Found, Ints, Problem
 
 __all__ = ["Search", "partitions"]
+
+_SMALL = 0
+"""Ways below which looking for an upper bound first costs more than it saves."""
 
 
 def partitions(count: int) -> Iterator[tuple[tuple[int, ...], ...]]:
@@ -39,9 +43,9 @@ def partitions(count: int) -> Iterator[tuple[tuple[int, ...], ...]]:
 class Search:
     """Searches one problem; fronts and tables are kept between calls."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, limit: float = np.inf) -> None:
         self.problem = problem
-        self.fronts = SetFronts(problem)
+        self.fronts = SetFronts(problem, limit)
         self._tables: dict[tuple[int, ...], SetTable | None] = {}
         self.examined = 0
         """Partitions whose divisions were searched; the bound settled the others."""
@@ -66,6 +70,17 @@ class Search:
 
     def run(self, plans: int = 1) -> list[Found]:
         """The best placement of each of the ``plans`` best partitions, best first."""
+        if self.fronts.limit == np.inf and sum(map(len, self.problem.choices)) > _SMALL:
+            first = Search(reduced(self.problem))._run(plans)
+            if len(first) == plans:
+                self._restart(np.nextafter(first[-1].value, np.inf))
+        return self._run(plans)
+
+    def _restart(self, limit: float) -> None:
+        """Forget everything and look only for what is below ``limit`` seconds."""
+        self.fronts, self._tables = SetFronts(self.problem, limit), {}
+
+    def _run(self, plans: int) -> list[Found]:
         best: list[Found] = []
         for bound, partition, tables in self._bounded():
             if len(best) == plans and bound >= best[-1].value:
