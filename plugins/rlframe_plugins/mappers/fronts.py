@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rlframe_plugins.mappers.pareto import front
 from rlframe_plugins.mappers.problem import Floats, Ints, Problem
 
-__all__ = ["SetFront", "SetFronts"]
+__all__ = ["SetFront", "SetFronts", "SetTable", "least_table", "set_table"]
 
 _WORKING, _RESIDENT = 5, 4
 
@@ -52,9 +52,14 @@ class SetFronts:
         table = np.full((self.problem.grains + 1, 4), np.inf)
         for n, own in self._units[unit].items():
             table[n] = own.rows[:, :4].min(axis=0)
-        if self.problem.pair is not None and unit in self.problem.pair:
-            table[:, 3] = 0.0
         return np.asarray(np.minimum.accumulate(table))
+
+    def least(self, members: tuple[int, ...]) -> Floats:
+        """(grains + 1, 4): seconds that a set takes at the least, whatever its memory."""
+        total = np.sum([self._least[unit] for unit in members], axis=0)
+        if self.problem.has_pair(members):
+            total[:, 3] = 0.0
+        return np.asarray(total)
 
     def _keep(self, rows: Floats, ways: Ints, members: tuple[int, ...], grains: int) -> SetFront:
         """Rows that fit, may win, and are not beaten."""
@@ -73,7 +78,10 @@ class SetFronts:
         policy = self.problem.pair is not None and self.problem.pair[0] in members
         columns = self.problem.objective.columns(rows[:, :4], policy).copy()
         for unit in others:
-            columns[:, :4] = np.maximum(columns[:, :4], self._least[unit][elsewhere])
+            least = self._least[unit][elsewhere].copy()
+            if self.problem.pair is not None and unit in self.problem.pair:
+                least[3] = 0.0
+            columns[:, :4] = np.maximum(columns[:, :4], least)
         return self.problem.objective.value(columns)
 
     def _by_grains(self, unit: int) -> dict[int, SetFront]:
@@ -162,6 +170,19 @@ class SetTable:
     def fewest(self) -> int:
         """Fewest grains on which the set runs."""
         return int(self.grains.min())
+
+
+def least_table(fronts: SetFronts, members: tuple[int, ...]) -> SetTable | None:
+    """A bound of :func:`set_table` that ignores shared memory: one row a pool size."""
+    problem = fronts.problem
+    seconds = fronts.least(members)
+    better = np.flatnonzero(np.isfinite(seconds).all(axis=1))
+    better = better[front(np.column_stack([better, seconds[better]]))] if len(better) else better
+    if not len(better):
+        return None
+    has_policy = problem.pair is not None and problem.pair[0] in members
+    columns = problem.objective.columns(seconds[better], has_policy)
+    return SetTable(members, better, columns, np.zeros((len(better), len(members)), np.int64))
 
 
 def set_table(fronts: SetFronts, members: tuple[int, ...]) -> SetTable | None:

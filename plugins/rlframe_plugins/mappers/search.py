@@ -11,21 +11,20 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from rlframe_plugins.mappers.fronts import SetFronts, SetTable, set_table
+from rlframe_plugins.mappers.fronts import SetFronts, SetTable, least_table, set_table
 from rlframe_plugins.mappers.incumbent import reduced
 from rlframe_plugins.mappers.pareto import front
 from rlframe_plugins.mappers.problem import Floats, Found, Ints, Problem
 
 __all__ = ["Search", "partitions"]
 
-_SMALL = 0
-"""Ways below which looking for an upper bound first costs more than it saves."""
+Partition = tuple[tuple[int, ...], ...]
 
 
-def partitions(count: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+def partitions(count: int) -> Iterator[Partition]:
     """Every set partition of ``range(count)`` (restricted growth strings)."""
 
-    def grow(sets: list[list[int]], unit: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    def grow(sets: list[list[int]], unit: int) -> Iterator[Partition]:
         if unit == count:
             yield tuple(tuple(s) for s in sets)
             return
@@ -40,6 +39,11 @@ def partitions(count: int) -> Iterator[tuple[tuple[int, ...], ...]]:
     yield from grow([], 0)
 
 
+def _above(value: float) -> float:
+    """A limit that the value itself is below, whatever order its summands are added in."""
+    return value * (1 + 1e-9) + 1e-12
+
+
 class Search:
     """Searches one problem; fronts and tables are kept between calls."""
 
@@ -48,7 +52,7 @@ class Search:
         self.fronts = SetFronts(problem, limit)
         self._tables: dict[tuple[int, ...], SetTable | None] = {}
         self.examined = 0
-        """Partitions whose divisions were searched; the bound settled the others."""
+        """Partitions that had to be searched; the bound settled the others."""
 
     def table(self, members: Sequence[int]) -> SetTable | None:
         """The table of a set, found under the first units of the same classes."""
@@ -70,10 +74,10 @@ class Search:
 
     def run(self, plans: int = 1) -> list[Found]:
         """The best placement of each of the ``plans`` best partitions, best first."""
-        if self.fronts.limit == np.inf and sum(map(len, self.problem.choices)) > _SMALL:
+        if self.fronts.limit == np.inf:
             first = Search(reduced(self.problem))._run(plans)
             if len(first) == plans:
-                self._restart(np.nextafter(first[-1].value, np.inf))
+                self._restart(_above(first[-1].value))
         return self._run(plans)
 
     def _restart(self, limit: float) -> None:
@@ -82,51 +86,65 @@ class Search:
 
     def _run(self, plans: int) -> list[Found]:
         best: list[Found] = []
-        for bound, partition, tables in self._bounded():
-            if len(best) == plans and bound >= best[-1].value:
+        limit = self.fronts.limit
+        for bound, partition in self._bounded():
+            if bound >= limit:
                 break
-            limit = best[-1].value if len(best) == plans else np.inf
-            found = self._divide(partition, tables, limit)
+            found = self._settle(partition, limit)
             if found is not None:
                 best = sorted([*best, found], key=lambda f: f.value)[:plans]
+                limit = min(limit, best[-1].value) if len(best) == plans else limit
         return best
+
+    def _settle(self, partition: Partition, limit: float) -> Found | None:
+        """The best placement below ``limit`` under a partition, sets built only while needed."""
+        self.examined += 1
+        tables: list[SetTable] = []
+        for members in partition:
+            table = self.table(members)
+            if table is None:
+                return None
+            tables.append(table)
+        return self._divide(partition, tables, limit)
 
     def best_of(self, partition: Sequence[Sequence[int]]) -> Found | None:
         """The best placement under a given partition; None where none fits."""
-        tables = [self.table(members) for members in partition]
-        known = [t for t in tables if t is not None]
-        if len(known) < len(tables):
-            return None
-        return self._divide(tuple(tuple(m) for m in partition), known, np.inf)
+        sets = tuple(tuple(members) for members in partition)
+        first = Search(reduced(self.problem))._settle(sets, np.inf)
+        limit = np.inf if first is None else _above(first.value)
+        return Search(self.problem, limit)._settle(sets, limit)
 
-    def _bounded(
-        self,
-    ) -> list[tuple[float, tuple[tuple[int, ...], ...], list[SetTable]]]:
-        """Distinct partitions that may fit, with a lower bound, in rising order of it."""
+    def _bounded(self) -> list[tuple[float, Partition]]:
+        """Distinct partitions that may be below the limit, in rising order of a lower bound.
+
+        The bound divides the grains as the search does, but takes each unit's least seconds.
+        """
         seen, result = set(), []
+        least: dict[tuple[int, ...], SetTable | None] = {}
         for partition in partitions(len(self.problem.names)):
-            if not self.problem.allows(partition):
-                continue
-            form = tuple(sorted(self._canonical(members) for members in partition))
-            form = tuple(sorted(tuple(self.problem.twins[u] for u in m) for m in form))
-            if form in seen:
+            form = tuple(sorted(tuple(self.problem.twins[u] for u in m) for m in partition))
+            if form in seen or not self.problem.allows(partition):
                 continue
             seen.add(form)
-            tables = [t for t in map(self.table, partition) if t is not None]
-            if len(tables) == len(partition) and self._fits(tables):
-                least = np.maximum.reduce([t.least for t in tables])[None]
-                bound = float(self.problem.objective.value(least)[0])
-                result.append((bound, partition, tables))
+            tables = []
+            for members in map(self._canonical, partition):
+                if members not in least:
+                    least[members] = least_table(self.fronts, members)
+                tables.append(least[members])
+            known = [t for t in tables if t is not None]
+            if len(known) == len(tables):
+                bound = self._divide(partition, known, self.fronts.limit)
+                if bound is not None:
+                    result.append((bound.value, partition))
         return sorted(result, key=lambda entry: (entry[0], len(entry[1])))
 
     def _fits(self, tables: Sequence[SetTable]) -> bool:
         return sum(t.fewest for t in tables) <= self.problem.grains
 
     def _divide(
-        self, partition: tuple[tuple[int, ...], ...], tables: Sequence[SetTable], limit: float
+        self, partition: Partition, tables: Sequence[SetTable], limit: float
     ) -> Found | None:
         """Divide the grains over the sets of a partition; None when nothing is below ``limit``."""
-        self.examined += 1
         if not self._fits(tables):
             return None
         order = sorted(range(len(tables)), key=lambda i: len(tables[i].grains))
@@ -170,7 +188,7 @@ class Search:
     def _found(
         self,
         value: float,
-        partition: tuple[tuple[int, ...], ...],
+        partition: Partition,
         tables: Sequence[SetTable],
         rows: dict[int, int],
     ) -> Found:
