@@ -166,6 +166,17 @@ class SetTable:
         """The smallest of each column (c,)."""
         return np.asarray(self.columns.min(axis=0))
 
+    def least_on(self, grains: Ints) -> Floats:
+        """The smallest of each column on at most so many grains: (k,) to (k, c)."""
+        return np.asarray(self._curve[np.clip(grains, 0, len(self._curve) - 1)])
+
+    @cached_property
+    def _curve(self) -> Floats:
+        """Least columns by grains (n + 1, c); infinite where the set does not fit."""
+        curve = np.full((int(self.grains.max()) + 1, self.columns.shape[1]), np.inf)
+        np.minimum.at(curve, self.grains, self.columns)
+        return np.asarray(np.minimum.accumulate(curve))
+
     @cached_property
     def fewest(self) -> int:
         """Fewest grains on which the set runs."""

@@ -73,16 +73,34 @@ class Search:
         return tuple(sorted(result, key=lambda u: (pair is None or u not in pair, u)))
 
     def run(self, plans: int = 1) -> list[Found]:
-        """The best placement of each of the ``plans`` best partitions, best first."""
-        if self.fronts.limit == np.inf:
-            first = Search(reduced(self.problem))._run(plans)
-            if len(first) == plans:
-                self._restart(_above(first[-1].value))
-        return self._run(plans)
+        """The best placement of each of the ``plans`` best partitions, best first.
 
-    def _restart(self, limit: float) -> None:
+        A placement of a reduced problem gives the first limit; where more plans are wanted the
+        limit is raised until there are enough.
+        """
+        first = Search(reduced(self.problem))
+        first.restart(first.simple_limit())
+        known = first._run(1)
+        limit = _above(known[0].value) if known else np.inf
+        for factor in (1.0, 1.1, 1.3, 2.0, np.inf) if plans > 1 else (1.0,):
+            self.restart(limit * factor)
+            best = self._run(plans)
+            if len(best) == plans or not limit < np.inf:
+                break
+        return best
+
+    def restart(self, limit: float) -> None:
         """Forget everything and look only for what is below ``limit`` seconds."""
         self.fronts, self._tables = SetFronts(self.problem, limit), {}
+
+    def simple_limit(self) -> float:
+        """A limit from three simple partitions: all together, all apart, the pair and the rest."""
+        units = tuple(range(len(self.problem.names)))
+        pair = self.problem.pair or units[:1]
+        rest = tuple(u for u in units if u not in pair)
+        simple = ((units,), tuple((u,) for u in units), (pair, *((rest,) if rest else ())))
+        found = [self._settle(p, np.inf) for p in simple if self.problem.allows(p)]
+        return min((_above(f.value) for f in found if f is not None), default=np.inf)
 
     def _run(self, plans: int) -> list[Found]:
         best: list[Found] = []
@@ -174,11 +192,12 @@ class Search:
     ) -> tuple[Ints, Floats, Ints]:
         """Add one set to every state; drop what cannot fit, cannot win, or is beaten."""
         free = self.problem.grains - sum(t.fewest for t in rest)
-        least = [t.least for t in rest]
         i, j = np.nonzero(used[:, None] + table.grains[None] <= free)
         total = used[i] + table.grains[j]
         columns = np.maximum(joined[i], table.columns[j])
-        optimistic = np.maximum.reduce([columns, *(np.broadcast_to(x, columns.shape) for x in least)])
+        optimistic = columns
+        for other in rest:
+            optimistic = np.maximum(optimistic, other.least_on(free + other.fewest - total))
         alive = self.problem.objective.value(optimistic) < limit
         i, j, total, columns = i[alive], j[alive], total[alive], columns[alive]
         best = front(np.column_stack([total, columns]))
