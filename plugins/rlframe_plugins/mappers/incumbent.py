@@ -36,8 +36,8 @@ def _only(choices: Choices, index: Ints) -> Choices:
     return Choices(*(column[index] for column in vars(choices).values()))
 
 
-def reduced(problem: Problem) -> Problem:
-    """The same problem with a few promising ways a unit and pool size.
+def reduced(problem: Problem) -> tuple[Problem, tuple[Ints, ...]]:
+    """The same problem with a few promising ways a unit and pool size, and their old indices.
 
     What it finds is a placement of the whole problem too, so its value is an upper bound.
     """
@@ -45,10 +45,10 @@ def reduced(problem: Problem) -> Problem:
     kept = tuple(_only(c, i) for c, i in zip(problem.choices, index, strict=True))
     couple, pair = problem.couple, problem.pair
     if couple is None or pair is None:
-        return replace(problem, choices=kept)
+        return replace(problem, choices=kept), tuple(index)
     policy, rollout = index[pair[0]], index[pair[1]]
 
     def translated(ways: Ints, others: Ints) -> tuple[Floats, Floats]:
         return couple(policy[ways], rollout[others])
 
-    return replace(problem, choices=kept, couple=translated)
+    return replace(problem, choices=kept, couple=translated), tuple(index)

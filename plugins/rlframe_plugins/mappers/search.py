@@ -8,6 +8,7 @@ on. With equal results of equal units counted once, this covers all of the space
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -44,6 +45,15 @@ def _above(value: float) -> float:
     return value * (1 + 1e-9) + 1e-12
 
 
+def _translated(found: Found, index: tuple[Ints, ...]) -> Found:
+    """Ways of a reduced problem as ways of the whole one."""
+    ways = tuple(
+        tuple(int(index[unit][way]) for unit, way in zip(members, chosen, strict=True))
+        for members, chosen in zip(found.sets, found.ways, strict=True)
+    )
+    return replace(found, ways=ways)
+
+
 class Search:
     """Searches one problem; fronts and tables are kept between calls."""
 
@@ -78,16 +88,28 @@ class Search:
         A placement of a reduced problem gives the first limit; where more plans are wanted the
         limit is raised until there are enough.
         """
-        first = Search(reduced(self.problem))
+        first = Search(reduced(self.problem)[0])
         first.restart(first.simple_limit())
         known = first._run(1)
-        limit = _above(known[0].value) if known else np.inf
+        return self._widen(plans, _above(known[0].value) if known else np.inf)
+
+    def _widen(self, plans: int, limit: float) -> list[Found]:
         for factor in (1.0, 1.1, 1.3, 2.0, np.inf) if plans > 1 else (1.0,):
             self.restart(limit * factor)
             best = self._run(plans)
             if len(best) == plans or not limit < np.inf:
                 break
         return best
+
+    def alternatives(self, plans: int) -> list[Found]:
+        """Good placements of the best partitions in a fraction of the time, not proven the best.
+
+        They are the exact solutions of the reduced problem.
+        """
+        problem, index = reduced(self.problem)
+        first = Search(problem)
+        found = first._widen(plans, first.simple_limit())
+        return [_translated(f, index) for f in found]
 
     def restart(self, limit: float) -> None:
         """Forget everything and look only for what is below ``limit`` seconds."""
@@ -125,10 +147,16 @@ class Search:
             tables.append(table)
         return self._divide(partition, tables, limit)
 
-    def best_of(self, partition: Sequence[Sequence[int]]) -> Found | None:
-        """The best placement under a given partition; None where none fits."""
+    def best_of(self, partition: Sequence[Sequence[int]], exact: bool = True) -> Found | None:
+        """The best placement under a given partition; None where none fits.
+
+        Without ``exact`` it is that of the reduced problem where this has one.
+        """
         sets = tuple(tuple(members) for members in partition)
-        first = Search(reduced(self.problem))._settle(sets, np.inf)
+        problem, index = reduced(self.problem)
+        first = Search(problem)._settle(sets, np.inf)
+        if first is not None and not exact:
+            return _translated(first, index)
         limit = np.inf if first is None else _above(first.value)
         return Search(self.problem, limit)._settle(sets, limit)
 
