@@ -1,7 +1,7 @@
 """What a method is: its roles, its requests, its advantages, its loss terms. Nothing of devices.
 
-A new method overrides :meth:`Algorithm.advantages` and :meth:`Algorithm.policy_loss`; the core masks,
-normalises, sums over ranks and logs, so a loss cannot be normalised wrongly.
+A new method overrides :meth:`Algorithm.advantages` and :meth:`Algorithm.policy_loss`; the core
+masks, normalises, sums over ranks and logs, so a loss cannot be normalised wrongly.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rlframe.columns import Column
+from rlframe.columns import Column, Schema, make_schema
 from rlframe.requests import Group, Request, Row
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from tensordict import TensorDict
     from torch import Tensor
 
     from rlframe.batch import Batch
 
 __all__ = ["Algorithm", "Example", "Output", "Reduction", "RoleSpec", "Term"]
+
+REDUCTIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "fixed-length")
 
 Reduction = Literal[
     "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "fixed-length", "mean"
@@ -53,15 +57,18 @@ class RoleSpec:
 class Term:
     """One summand of a loss, not yet reduced.
 
-    ``values``: (b, R) per token, (b,) per row, or one per atom; ``mask`` names a bool column (for
-    (b,) values a row counts when it has a True in it); ``mask=None`` counts every entry.
-    ``coef=0`` makes it a metric. The denominator is counted by the core over the whole mini-batch.
+    ``values``: (b, R) per token with a mask; else (b,) per row, or one per atom, whose reduction
+    is "mean". ``mask`` names a bool (b, R) column that ``Algorithm.masks`` lists; for (b,) values a
+    row counts when it has a True in it. ``mask=None`` counts every row, or every atom where ``per``
+    says so. ``coef=0`` makes it a metric. The denominator is counted by the core over the whole
+    mini-batch.
     """
 
     values: Tensor
     mask: str | None = "loss_mask"
     reduction: Reduction = "token-mean"
     coef: float = 1.0
+    per: Literal["row", "atom"] = "row"
 
 
 @dataclass(frozen=True)
@@ -72,10 +79,10 @@ class Output:
     ``scores`` (b,).
     """
 
-    logprobs: Tensor | None = None
-    entropy: Tensor | None = None
-    values: Tensor | None = None
-    scores: Tensor | None = None
+    logprobs: Tensor = None  # type: ignore[assignment]  # reading an absent one raises
+    entropy: Tensor = None  # type: ignore[assignment]
+    values: Tensor = None  # type: ignore[assignment]
+    scores: Tensor = None  # type: ignore[assignment]
 
     def __getattribute__(self, name: str) -> Any:
         value = object.__getattribute__(self, name)
@@ -123,9 +130,8 @@ class Algorithm:
             """Check ranges; raises ValueError."""
             if self.samples_per_prompt < 1 or self.epochs < 1 or self.minibatch_prompts < 0:
                 raise ValueError("samples_per_prompt and epochs are at least 1")
-            reductions = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "fixed-length")
-            if self.reduction not in reductions:
-                raise ValueError(f"reduction is one of {', '.join(reductions)}")
+            if self.reduction not in REDUCTIONS:
+                raise ValueError(f"reduction is one of {', '.join(REDUCTIONS)}")
             if self.kl_estimator not in ("k1", "k2", "k3", "k3+"):
                 raise ValueError("kl_estimator is one of k1, k2, k3, k3+")
             if self.kl_coef < 0:
@@ -133,7 +139,16 @@ class Algorithm:
 
     offline: ClassVar[bool] = False
     """True when the data writes the responses, so that no rollout engine starts."""
-    reads: ClassVar[tuple[str, ...]] = ("rewards", "group_ids", "train")
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+    """What a conformance kit may test beyond the rest: "group-relative" says that advantages are
+    exactly 0 in a group of one and where all rewards of a group are equal."""
+    reads: ClassVar[tuple[str, ...]] = (
+        "rewards",
+        "group_ids",
+        "episode_ids",
+        "train",
+        "response_tokens",
+    )
     """Columns that :meth:`advantages` reads; all per row: it runs on the controller."""
     columns: ClassVar[tuple[Column, ...]] = ()
     """Further columns that this method's roles, data or advantages write."""
@@ -176,6 +191,10 @@ class Algorithm:
         """Columns derived from ``reads``: advantages (B,) or (B, R), returns, loss_mask."""
         return {}
 
+    def atoms(self, batch: Batch) -> NDArray[np.int64] | None:
+        """Ids (B,) of rows that must share a micro-batch (pairs, whole groups); None: no such."""
+        return None
+
     def minibatch(self, out: Output, batch: TensorDict) -> Mapping[str, Tensor]:
         """Columns that need the whole mini-batch, from a pass without gradient."""
         return {}
@@ -200,7 +219,7 @@ class Algorithm:
             kl = kl_loss(out.logprobs, batch["ref_logprobs"], config.kl_estimator)
             terms["kl_loss"] = Term(kl, reduction=config.reduction, coef=config.kl_coef)
         if out.get("entropy") is not None:
-            reduction = config.reduction if config.entropy_coef else "token-mean"
+            reduction: Reduction = config.reduction if config.entropy_coef else "token-mean"
             terms["entropy"] = Term(out.entropy, reduction=reduction, coef=-config.entropy_coef)
         return terms
 
@@ -223,6 +242,16 @@ class Algorithm:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The reverse of :meth:`state_dict`."""
+
+    def schema(self) -> Schema:
+        """The core's columns, this method's, and one for every output of its roles."""
+        outputs = [
+            Column(name, "B" if out == "scores" else "BR", "float32", role.name, out)
+            for role in self.roles()
+            for out, name in role.outputs.items()
+        ]
+        known = make_schema(self.columns)
+        return make_schema(self.columns, [one for one in outputs if one.name not in known])
 
     def scorers(self) -> Sequence[RoleSpec]:
         """The roles whose outputs become columns before the update, in order."""

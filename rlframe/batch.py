@@ -6,8 +6,7 @@ them to the longest one selected. Columns are added by stages; none is renamed o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,34 +15,18 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlframe.columns import COLUMNS, Column, Schema
+from rlframe.batch_index import ColumnIndex, RowIndex
+from rlframe.batch_tensordict import columns_of, tensordict_of
+from rlframe.columns import COLUMNS, Schema
 from rlframe.errors import BatchError, unknown_name
 from rlframe.interfaces.transfer import Handle, LocalTransfer, TransferEngine
+from rlframe.pack_columns import column_of, pack_columns
 from rlframe.packed import Packed
 
 __all__ = ["Batch", "Columns"]
 
 Columns = Mapping[str, Any]
 """Column name to (B,) or padded (B, W) tensor or array, a list of rows, or a :class:`Packed`."""
-
-_LENGTH_OF = {"P": "prompt_ids", "R": "response_ids"}
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Row i of the batch is row ``row[i]`` of block ``block[i]``; both (B,) int64."""
-
-    block: NDArray[np.int64]
-    row: NDArray[np.int64]
-
-    def take(self, rows: NDArray[np.int64]) -> _Rows:
-        return _Rows(self.block[rows], self.row[rows])
-
-
-@dataclass(frozen=True)
-class _Index:
-    handles: tuple[Handle, ...]
-    rows: _Rows
 
 
 class Batch:
@@ -58,7 +41,7 @@ class Batch:
 
     def __init__(
         self,
-        index: Mapping[str, _Index],
+        index: Mapping[str, ColumnIndex],
         size: int,
         *,
         schema: Schema = COLUMNS,
@@ -71,7 +54,7 @@ class Batch:
         self.schema = schema
         self.transfer = transfer or LocalTransfer()
         self.scalars: dict[str, float] = dict(scalars or {})
-        self.reduce: Callable[[Tensor], Tensor] = reduce or (lambda tensor: tensor)
+        self.reduce: Callable[[Tensor], Tensor] = reduce or _alone
 
     # --- making -----------------------------------------------------------------------------
 
@@ -87,67 +70,74 @@ class Batch:
 
     def add(self, columns: Columns) -> Batch:
         """This batch with further columns; padded (B, R) tensors are cut to the rows' lengths."""
-        for name in columns:
-            if name in self._index:
-                raise BatchError(f"column '{name}' exists already; a stage only adds columns")
-        blocks = self.transfer.put(self._pack(columns))
-        rows = _Rows(np.zeros(self._size, np.int64), np.arange(self._size, dtype=np.int64))
-        index = {name: _Index((handle,), rows) for name, handle in blocks.items()}
+        self._refuse_known(columns)
+        packed = pack_columns(columns, self.schema, self._size, self._axis_lengths)
+        blocks = self.transfer.put(packed)
+        rows = RowIndex(np.zeros(self._size, np.int64), np.arange(self._size, dtype=np.int64))
+        index = {name: ColumnIndex((handle,), rows) for name, handle in blocks.items()}
         return self._with({**self._index, **index}, self._size)
 
     def add_handles(
         self, blocks: Sequence[tuple[Mapping[str, Handle], NDArray[np.int64]]]
     ) -> Batch:
         """Columns that workers made: per worker its handles and the batch rows that they hold."""
-        order = np.concatenate([rows for _, rows in blocks])
-        if len(order) != self._size or len(np.unique(order)) != self._size:
+        order = np.concatenate([np.zeros(0, np.int64), *(rows for _, rows in blocks)])
+        if not np.array_equal(np.sort(order), np.arange(self._size)):
             raise BatchError(f"workers returned {len(order)} rows for a batch of {self._size}")
+        if not blocks:
+            return self
+        self._refuse_known(blocks[0][0])
         block = np.empty(self._size, np.int64)
         row = np.empty(self._size, np.int64)
         for number, (_, rows) in enumerate(blocks):
             block[rows], row[rows] = number, np.arange(len(rows))
-        where, index = _Rows(block, row), dict(self._index)
+        where, index = RowIndex(block, row), dict(self._index)
         for name in blocks[0][0]:
-            if name in index:
-                raise BatchError(f"column '{name}' exists already; a stage only adds columns")
-            index[name] = _Index(tuple(handles[name] for handles, _ in blocks), where)
+            column_of(self.schema, name)
+            for number, (handles, rows) in enumerate(blocks):
+                if set(handles) != set(blocks[0][0]) or handles[name].rows != len(rows):
+                    raise BatchError(f"worker {number} returned other columns or rows of '{name}'")
+            index[name] = ColumnIndex(tuple(handles[name] for handles, _ in blocks), where)
         return self._with(index, self._size)
 
     @classmethod
     def concat(cls, batches: Sequence[Batch]) -> Batch:
         """The rows of several batches with the same columns, in order."""
+        if not batches:
+            raise BatchError("no batches to join")
         first = batches[0]
-        index: dict[str, _Index] = {}
+        index: dict[str, ColumnIndex] = {}
         for other in batches[1:]:
             if set(other.columns) != set(first.columns):
                 odd = sorted(set(other.columns) ^ set(first.columns))
                 raise BatchError(f"batches to join differ in columns: {', '.join(odd)}")
-        joined: dict[tuple[tuple[int, int], ...], _Rows] = {}
+        joined: dict[tuple[tuple[int, int], ...], RowIndex] = {}
         for name in first.columns:
             parts = [b._index[name] for b in batches]
             key = tuple((id(p.rows), len(p.handles)) for p in parts)
             if key not in joined:
-                shifts = np.cumsum([0, *(len(p.handles) for p in parts)])
-                joined[key] = _Rows(
-                    np.concatenate([p.rows.block + s for p, s in zip(parts, shifts, strict=False)]),
-                    np.concatenate([p.rows.row for p in parts]),
-                )
-            index[name] = _Index(tuple(h for p in parts for h in p.handles), joined[key])
+                joined[key] = RowIndex.join([(p.rows, len(p.handles)) for p in parts])
+            index[name] = ColumnIndex(tuple(h for p in parts for h in p.handles), joined[key])
         return first._with(index, sum(len(b) for b in batches))
 
     # --- selecting --------------------------------------------------------------------------
 
     def take(self, rows: Sequence[int] | NDArray[np.int64] | Tensor) -> Batch:
         """The given rows, in the given order; a row may be taken several times."""
-        wanted = np.asarray(rows, np.int64)
-        if len(wanted) and (wanted.min() < -self._size or wanted.max() >= self._size):
-            raise BatchError(f"row {int(wanted.max())} of a batch of {self._size}")
-        memo: dict[int, _Rows] = {}
+        wanted = np.asarray(rows)
+        if wanted.ndim != 1 or (len(wanted) and wanted.dtype.kind not in "iu"):
+            raise BatchError(f"rows are (n,) whole numbers, not {wanted.dtype} {wanted.shape}")
+        wanted = wanted.astype(np.int64)
+        outside = wanted[(wanted < -self._size) | (wanted >= self._size)]
+        if len(outside):
+            raise BatchError(f"row {int(outside[0])} of a batch of {self._size}")
+        memo: dict[int, tuple[RowIndex, NDArray[np.int64]]] = {}
         index = {}
         for name, entry in self._index.items():
             if id(entry.rows) not in memo:
                 memo[id(entry.rows)] = entry.rows.take(wanted)
-            index[name] = _Index(entry.handles, memo[id(entry.rows)])
+            taken, used = memo[id(entry.rows)]
+            index[name] = ColumnIndex(tuple(entry.handles[b] for b in used), taken)
         return self._with(index, len(wanted))
 
     def keep(self, mask: Tensor | NDArray[np.bool_] | Sequence[bool]) -> Batch:
@@ -246,41 +236,19 @@ class Batch:
 
         Adds ``prompt_lengths`` and ``response_lengths`` (B,) int64 and ``scalars`` (B,) each.
         """
-        chosen = [n for n in names or self.columns if self.schema[n].dtype != "object"]
-        out: dict[str, Any] = {name: self[name] for name in chosen}
-        for axis, source in _LENGTH_OF.items():
-            if source in self._index:
-                key = "prompt_lengths" if axis == "P" else "response_lengths"
-                out[key] = torch.from_numpy(self.lengths(source))
-        if self.scalars:
-            out["scalars"] = {n: torch.full((self._size,), v) for n, v in self.scalars.items()}
-        return TensorDict(out, batch_size=[self._size])
+        return tensordict_of(self, self.columns if names is None else names)
 
     @classmethod
     def from_tensordict(cls, data: TensorDict, *, schema: Schema = COLUMNS) -> Batch:
         """The reverse of :meth:`to_tensordict`."""
-        known = {"P": data.get("prompt_lengths"), "R": data.get("response_lengths")}
-        columns: dict[str, Any] = {}
-        for name in data.keys():  # noqa: SIM118 - a TensorDict iterates over rows
-            if name in ("prompt_lengths", "response_lengths", "scalars"):
-                continue
-            column = _column(schema, name)
-            lengths = known.get(column.axis or "")
-            if lengths is None:
-                columns[name] = data[name]
-            else:
-                columns[name] = Packed.from_padded(
-                    data[name].numpy(), lengths.numpy(), left=column.axis == "P"
-                )
+        columns, scalars = columns_of(data, schema)
         batch = cls.from_columns(columns, schema=schema)
-        scalars = data.get("scalars")
-        if scalars is not None and len(batch):
-            batch.scalars = {n: float(v[0]) for n, v in scalars.items()}
+        batch.scalars = dict(scalars)
         return batch
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _with(self, index: Mapping[str, _Index], size: int) -> Batch:
+    def _with(self, index: Mapping[str, ColumnIndex], size: int) -> Batch:
         return Batch(
             index,
             size,
@@ -290,7 +258,7 @@ class Batch:
             reduce=self.reduce,
         )
 
-    def _entry(self, name: str) -> _Index:
+    def _entry(self, name: str) -> ColumnIndex:
         if name not in self._index:
             raise BatchError(unknown_name("column", name, self._index))
         return self._index[name]
@@ -300,79 +268,17 @@ class Batch:
         values = np.zeros((0,) if column.axis or column.shape == "B" else (0, 0), column.dtype)
         return Packed(values, np.zeros(0, np.int64) if column.axis else None)
 
-    def _pack(self, columns: Columns) -> dict[str, Packed]:
-        out: dict[str, Packed] = {}
-        for name, data in columns.items():
-            column = _column(self.schema, name)
-            packed = _packed(column, data, lambda axis: self._axis_lengths(axis, out))  # noqa: B023
-            if len(packed) != self._size:
-                raise BatchError(f"column '{name}' has {len(packed)} rows, the batch {self._size}")
-            out[name] = packed
-        return out
+    def _refuse_known(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self._index:
+                raise BatchError(f"column '{name}' exists already; a stage only adds columns")
 
-    def _axis_lengths(self, axis: str, fresh: Mapping[str, Packed]) -> NDArray[np.int64] | None:
-        source = _LENGTH_OF.get(axis)
-        if source is None:
-            return None
-        if source in fresh:
-            return fresh[source].lengths
-        return self.lengths(source) if source in self._index else None
+    def _axis_lengths(self, axis: str) -> NDArray[np.int64] | None:
+        """Row lengths that the columns of an axis have, None where there is no such column."""
+        same = [name for name in self._index if self.schema[name].axis == axis]
+        return self.lengths(same[0]) if same else None
 
 
-def _column(schema: Schema, name: str) -> Column:
-    if name not in schema:
-        raise BatchError(unknown_name("column", name, schema))
-    return schema[name]
-
-
-def _packed(
-    column: Column, data: Any, lengths_of: Callable[[str], NDArray[np.int64] | None]
-) -> Packed:
-    """Check one column's data against its declaration and pack it."""
-    if isinstance(data, Packed):
-        packed = data
-    elif column.dtype == "object":
-        values = np.empty(len(data), object)
-        values[:] = list(data)
-        packed = Packed(values)
-    elif column.axis and isinstance(data, list | tuple):
-        packed = Packed.from_rows(data, column.dtype)
-    else:
-        packed = _from_dense(column, data, lengths_of)
-    if (packed.lengths is not None) != (column.axis is not None):
-        raise BatchError(f"column '{column.name}' is {column.shape}; its data is of another shape")
-    if packed.values.dtype != np.dtype(column.dtype):
-        raise BatchError(
-            f"column '{column.name}' is {column.dtype}; its data is {packed.values.dtype}"
-        )
-    expected = lengths_of(column.axis) if column.axis else None
-    if expected is not None and not np.array_equal(expected, packed.lengths):
-        raise BatchError(f"rows of column '{column.name}' differ in length from the batch's")
-    return packed
-
-
-def _from_dense(
-    column: Column, data: Any, lengths_of: Callable[[str], NDArray[np.int64] | None]
-) -> Packed:
-    dense = data.detach().cpu().numpy() if isinstance(data, Tensor) else np.asarray(data)
-    if dense.dtype != np.dtype(column.dtype) and np.can_cast(
-        dense.dtype, column.dtype, "same_kind"
-    ):
-        dense = dense.astype(column.dtype)
-    if dense.ndim != len(column.shape):
-        raise BatchError(
-            f"column '{column.name}' is {column.shape}; its data has shape {dense.shape}"
-        )
-    if column.axis is None:
-        return Packed(dense)
-    lengths = lengths_of(column.axis)
-    if lengths is None:
-        lengths = np.full(len(dense), dense.shape[1], np.int64)
-    if len(lengths) == len(dense) and lengths.max(initial=0) > dense.shape[1]:
-        raise BatchError(
-            f"column '{column.name}' has width {dense.shape[1]}, "
-            f"the longest row {int(lengths.max())}"
-        )
-    if len(lengths) != len(dense):
-        raise BatchError(f"column '{column.name}' has {len(dense)} rows, the batch {len(lengths)}")
-    return Packed.from_padded(dense, lengths, left=column.axis == "P")
+def _alone(tensor: Tensor) -> Tensor:
+    """The sum over one rank."""
+    return tensor

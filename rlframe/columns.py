@@ -1,7 +1,7 @@
 """The columns of a batch: one name, one shape, one dtype each.
 
-**B** rows, **P** longest prompt, **R** longest response, **S** = P + R, **K** a fixed width that the
-writer chooses. A component that needs a further column declares a :class:`Column` of its own.
+**B** rows, **P** longest prompt, **R** longest response, **S** = P + R, **K** a fixed width that
+the writer chooses. A component that needs a further column declares a :class:`Column` of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Dtype = Literal["int64", "int32", "bool", "float32", "object"]
 
 @dataclass(frozen=True)
 class Column:
-    """One column: ``shape`` is a string of axes ("B", "BR", "BP", "BK", "BRK"), dtype a numpy name."""
+    """One column: ``shape`` is a string of axes ("B", "BR", "BP", "BK", "BRK")."""
 
     name: str
     shape: str
@@ -46,6 +46,9 @@ _TABLE = (
         "response_ids", "BR", "int64", "rollout", "response tokens, tools' and environments' too"
     ),
     Column("response_mask", "BR", "bool", "rollout", "tokens sampled by the policy"),
+    Column(
+        "response_tokens", "B", "int64", "collector", "tokens of the row that the policy sampled"
+    ),
     Column("rollout_logprobs", "BR", "float32", "rollout", "nats, under the sampled distribution"),
     Column("policy_version", "BR", "int32", "rollout", "weights that sampled each token; -1: none"),
     Column("turn_ids", "BR", "int32", "collector", "which turn a response token belongs to"),

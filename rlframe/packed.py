@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlframe.errors import BatchError
+
 __all__ = ["Packed", "ragged_index"]
 
 IntArray = NDArray[np.int64]
@@ -76,9 +78,21 @@ class Packed:
     def from_padded(
         cls, values: NDArray[Any], lengths: IntArray | None, *, left: bool = False
     ) -> Packed:
-        """From (n, W, ...) and the number of used slots of each row (at its end if ``left``)."""
+        """From (n, W, ...) and the number of used slots of each row (at its end if ``left``).
+
+        Raises BatchError when a row is longer than W or the numbers of rows differ.
+        """
         if lengths is None:
             return cls(np.ascontiguousarray(values))
+        if (
+            values.ndim < 2
+            or len(values) != len(lengths)
+            or lengths.max(initial=0) > values.shape[1]
+        ):
+            raise BatchError(
+                f"padded data of shape {values.shape} for {len(lengths)} rows, the longest of "
+                f"{int(lengths.max(initial=0))}"
+            )
         width = values.shape[1]
         positions = np.arange(width)
         inside = positions >= width - lengths[:, None] if left else positions < lengths[:, None]
@@ -89,7 +103,8 @@ class Packed:
         """From one sequence a row."""
         arrays = [np.asarray(row, dtype) for row in rows]
         lengths = np.fromiter((len(a) for a in arrays), np.int64, len(arrays))
-        return cls(np.concatenate(arrays) if arrays else np.zeros(0, dtype), lengths)
+        filled = [a for a in arrays if len(a)]
+        return cls(np.concatenate(filled) if filled else np.zeros(0, dtype), lengths)
 
     @classmethod
     def concat(cls, parts: Sequence[Packed]) -> Packed:

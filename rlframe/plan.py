@@ -1,8 +1,8 @@
 """The update plan: which rows make up which optimiser step and micro-batch, on every rank.
 
 Mini-batches are counted in prompts and keep groups whole. Micro-batches hold a budget of tokens and
-are cut from length-sorted rows, atoms (pairs, whole groups) intact. Every rank gets equally many, so
-that no collective hangs; an empty one stands where a rank has no rows left.
+are cut from length-sorted rows, atoms (pairs, whole groups) intact. Every rank gets equally many,
+so that no collective hangs; an empty one stands where a rank has no rows left.
 """
 
 from __future__ import annotations
@@ -99,6 +99,8 @@ def plan_update(
     Shapes: ``lengths`` (tokens), ``group_ids``, ``atom_ids`` all (B,). ``budget`` is in tokens a
     micro-batch and rank. The order of groups is shuffled per epoch unless one step takes them all.
     """
+    if not len(lengths):
+        return UpdatePlan(())
     groups = _atoms(group_ids, np.arange(len(lengths), dtype=np.int64))
     per_step = minibatch_prompts or len(groups)
     atoms = np.arange(len(lengths), dtype=np.int64) if atom_ids is None else atom_ids

@@ -41,7 +41,7 @@ class Sampling:
     max_new_tokens: int = 16
     """Longest response, tokens, at least 1."""
     min_new_tokens: int = 0
-    """End tokens and stop strings have no effect before this many tokens."""
+    """End tokens are not drawn, and stop strings have no effect, before this many tokens."""
     stop: tuple[str, ...] = ()
     """Strings that end a response; they stay in it, with their tokens and log-probabilities."""
     stop_token_ids: tuple[int, ...] = ()
@@ -55,8 +55,8 @@ class Request:
     """One generation to be done.
 
     ``prompt_ids`` are exact tokens; ``train=False`` marks a sample that is only looked at (ReMax's
-    greedy baseline); ``deadline_s`` ends it with ``finish_reason='abort'``. The ids are stamped by
-    the Collector.
+    greedy baseline); ``deadline_s``, seconds from the call of ``generate``, ends it with
+    ``finish_reason='abort'``. The ids are stamped by the Collector.
     """
 
     prompt_ids: tuple[int, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 __all__ = ["check_choice", "check_range"]
@@ -18,13 +19,13 @@ def check_range(
 ) -> None:
     """Raise ValueError unless ``low <= value <= high`` and ``above < value < below``.
 
-    NaN is in no range. A value of None passes: the field's type says whether it may be None.
+    NaN and infinities are in no range. None passes: the field's type says whether it may be.
     """
     value = getattr(config, name)
     if value is None:
         return
     inside = (
-        value == value
+        math.isfinite(value)
         and (low is None or value >= low)
         and (high is None or value <= high)
         and (above is None or value > above)

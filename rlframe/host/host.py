@@ -19,7 +19,14 @@ from rlframe.errors import ConfigError, PluginError, nearest, unknown_name
 from rlframe.host import hookspecs
 from rlframe.host.components import WORDS, Component
 
-__all__ = ["GROUP", "PluginHost", "PluginInfo", "blocked_by_environment"]
+__all__ = [
+    "GROUP",
+    "PluginHost",
+    "PluginInfo",
+    "blocked_by_environment",
+    "current_host",
+    "use_host",
+]
 
 GROUP = "rlframe"
 """Entry-point group in which plugins are found."""
@@ -147,6 +154,16 @@ class PluginHost:
                 raise PluginError(f"defaults of plugin '{name}' are not there: {path}")
         return offers[0][1] if offers else None
 
+    def call_guarded(self, hook: str, **arguments: Any) -> None:
+        """Call a hook plugin by plugin; one that raises keeps its error and stops no other."""
+        for impl in getattr(self.hook, hook).get_hookimpls():
+            try:
+                impl.function(*(arguments[name] for name in impl.argnames))
+            except (Exception, SystemExit) as error:
+                for info in self.plugins:
+                    if info.plugin == impl.plugin_name:
+                        info.error = f"{hook}: {_describe(error)}"
+
     # --- inside -------------------------------------------------------------------------------
 
     def _offers(self) -> Iterator[Component]:
@@ -225,6 +242,21 @@ class PluginHost:
     def _broken(self) -> str:
         broken = [f"plugin '{p.plugin}': {p.error}" for p in self.plugins if p.error]
         return f" Not loaded: {'; '.join(broken)}." if broken else ""
+
+
+_current: list[PluginHost] = []
+
+
+def current_host() -> PluginHost:
+    """The host of this process: the one that the command line loaded, or every plugin there is."""
+    if not _current:
+        use_host(PluginHost().load())
+    return _current[0]
+
+
+def use_host(host: PluginHost) -> None:
+    """Make this the host of the process."""
+    _current[:] = [host]
 
 
 def _entries(distribution: Distribution) -> list[EntryPoint]:

@@ -21,7 +21,7 @@ from rlframe.host.components import WORDS, Component
 from rlframe.host.host import PluginHost
 from rlframe.host.packages import missing_hint
 
-__all__ = ["Resolved", "load_target", "resolve"]
+__all__ = ["Resolved", "load_target", "resolve", "resolve_object"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Resolved:
     value: Any
     sha256: str = ""
     component: Component | None = None
+    importable: bool = True
+    """False for a class or function without a name to import it by; it travels by value."""
 
 
 def resolve(host: PluginHost, kind: str, name: str) -> Resolved:
@@ -57,6 +59,40 @@ def resolve(host: PluginHost, kind: str, name: str) -> Resolved:
         resolved = Resolved(kind, name, component.target, value, "", component)
     _check_kind(resolved, word)
     return resolved
+
+
+def resolve_object(kind: str, value: Any) -> Resolved:
+    """A class, an instance of one, or a reward function, as passed from Python.
+
+    Raises PluginError where it is not of that kind.
+    """
+    is_named = inspect.isclass(value) or inspect.isroutine(value)
+    named = value if is_named else type(value)
+    module, name = named.__module__, named.__qualname__
+    importable = module != "__main__" and "<" not in name and module in sys.modules
+    resolved = Resolved(kind, named.__name__, f"{module}:{name}", named, importable=importable)
+    word = WORDS.get(kind, kind)
+    _check_kind(resolved, word)
+    if not is_named:
+        _check_instance(value, word)
+    return resolved
+
+
+def _check_instance(value: Any, word: str) -> None:
+    """Only the class and its config go on (to workers, snapshots), so nothing else may be set."""
+    cls = type(value)
+    advice = f"{word} {cls.__name__}: pass the class, and put its options into a nested Config"
+    try:
+        twin = cls(getattr(value, "config", None))
+    except Exception as error:
+        raise PluginError(f"{advice} ({type(error).__name__}: {error})") from error
+    state, fresh = vars(value), vars(twin)
+    plain = (bool, int, float, str, bytes, type(None), tuple, list, dict, set)
+    for name in sorted(state.keys() | fresh.keys() - {"config"}):
+        mine, other = state.get(name), fresh.get(name)
+        both_plain = isinstance(mine, plain) and isinstance(other, plain)
+        if name != "config" and (type(mine) is not type(other) or (both_plain and mine != other)):
+            raise PluginError(f"{advice} (its attribute '{name}' would be lost)")
 
 
 def load_target(target: str, sha256: str = "") -> Any:
@@ -136,9 +172,8 @@ def _reason(error: Exception, path: Path | None = None) -> str:
         return f"{error.msg} ({error.filename}:{error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if path is not None and f.filename == str(path)]
-    places = own or [
-        f for f in frames if "importlib" not in f.filename and "resolve.py" not in f.name
-    ]
+    foreign = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    places = own or foreign
     where = f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
     return f"{type(error).__name__}: {error}{where}"
 
@@ -153,20 +188,38 @@ def _offer(module: Any, name: str) -> str:
 
 _BASES = {
     "algorithm": "rlframe.algorithm:Algorithm",
+    "model": "rlframe.interfaces.model:ModelEngine",
+    "strategy": "rlframe.interfaces.strategy:Strategy",
+    "rollout": "rlframe.interfaces.rollout:RolloutEngine",
+    "reward": "rlframe.interfaces.data:Reward",
+    "environment": "rlframe.interfaces.data:Environment",
+    "dataset": "rlframe.interfaces.data:Dataset",
+    "scheduler": "rlframe.interfaces.loop:Scheduler",
+    "sampler": "rlframe.interfaces.loop:Sampler",
+    "logger": "rlframe.interfaces.loop:Logger",
+    "callback": "rlframe.interfaces.loop:Callback",
+    "transfer": "rlframe.interfaces.transfer:TransferEngine",
+    "checkpoint": "rlframe.interfaces.checkpoint:CheckpointEngine",
+    "resharder": "rlframe.interfaces.checkpoint:Resharder",
+    "mapper": "rlframe.interfaces.cluster:Mapper",
+    "cluster": "rlframe.interfaces.cluster:Cluster",
 }
 
 
 def _check_kind(resolved: Resolved, word: str) -> None:
-    """A class of the kind's base, where it has one; a reward may be a function."""
+    """A whole class of the kind's base, where it has one; a reward may be a function."""
     value = resolved.value
-    if resolved.kind == "reward" and callable(value):
+    if resolved.kind == "reward" and inspect.isroutine(value):
         return
     if not inspect.isclass(value):
-        raise PluginError(f"{word} '{resolved.name}' is {type(value).__name__}, not a class")
+        raise PluginError(f"{word} '{resolved.name}' is a {type(value).__name__}, not a class")
     target = _BASES.get(resolved.kind)
-    if target is not None:
-        base, _ = _import(target, target)
-        if not issubclass(value, base):
-            raise PluginError(
-                f"{word} '{resolved.name}' is not a {target.replace(':', '.')}: derive it from that"
-            )
+    if target is None:
+        return
+    base, _ = _import(target, target)
+    if not issubclass(value, base):
+        wanted = target.replace(":", ".")
+        raise PluginError(f"{word} '{resolved.name}' is no {wanted}: derive it from that class")
+    if inspect.isabstract(value):
+        lacking = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
+        raise PluginError(f"{word} '{resolved.name}' lacks the methods {lacking}")

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlframe.protocol import Mesh
 
@@ -76,6 +76,9 @@ class WorkerGroup(ABC):
 
 class Cluster(ABC):
     """Starts and ends worker groups. The only place that sets rank, world, threads, devices."""
+
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+    """Of "restart": it starts dead workers again, ``run.max_restarts`` times."""
 
     config: Any
 

@@ -29,6 +29,10 @@ class Dataset(ABC):
     def __getitem__(self, index: int) -> Mapping[str, Any]:
         """Columns of one row. Raises ``DataError`` naming file and line."""
 
+    def where(self, index: int) -> str:
+        """Where a row stands, for messages: ``file:line`` where there is a file."""
+        return f"row {index}"
+
     @property
     @abstractmethod
     def fingerprint(self) -> str:
@@ -38,6 +42,14 @@ class Dataset(ABC):
     @abstractmethod
     def open(cls, uri: str) -> Dataset:
         """Open ``scheme:rest?options``. Raises ``DataError`` before anything is started."""
+
+    @classmethod
+    def anchor(cls, uri: str) -> str:
+        """The same dataset from any working directory: relative paths made absolute.
+
+        It is what the run's folder keeps, so that ``--resume`` finds its data from elsewhere.
+        """
+        return uri
 
 
 class Reward(ABC):
@@ -51,6 +63,9 @@ class Reward(ABC):
     @abstractmethod
     async def score(self, row: Row, episodes: Sequence[Episode]) -> list[RewardValue]:
         """One value an episode of the group, in order; ``episode.text`` is the decoded response."""
+
+    def check(self, columns: Sequence[str]) -> None:  # noqa: B027 - optional
+        """Called before the run with the dataset's columns; raises RewardError if one lacks."""
 
 
 class Environment(ABC):

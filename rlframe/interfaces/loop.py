@@ -88,17 +88,17 @@ class Logger(ABC):
 
     @abstractmethod
     def start(self, run_dir: str, config: Config, total_steps: int, first_step: int) -> None:
-        """Open; ``first_step`` is above 0 after a resume: later entries are dropped."""
+        """Open. ``first_step`` steps are done already, 0 but for a resume: later entries go."""
 
     @abstractmethod
     def log(self, step: int, metrics: Metrics) -> None:
         """Figures of a step, complete."""
 
-    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:  # noqa: B027 - optional
         """Some prompts, responses and rewards of a step."""
 
-    def message(self, text: str) -> None:
+    def message(self, text: str) -> None:  # noqa: B027 - optional
         """A line for people."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - optional
         """Flush and close."""

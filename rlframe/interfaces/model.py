@@ -78,6 +78,11 @@ class ModelEngine(ABC):
         """Every optimiser step of the plan; this rank runs ``plan``'s micro-batches of its own."""
 
     @abstractmethod
+    @protocol(DP_METRIC)
+    def evaluate(self, batch: Batch, plan: UpdatePlan) -> Mapping[str, float]:
+        """Loss terms and figures of the plan's first step by name, without an update."""
+
+    @abstractmethod
     @protocol(ONE_TO_ALL)
     def layout(self) -> Layout:
         """The strategy's layout."""

@@ -20,9 +20,9 @@ __all__ = ["RolloutEngine", "RolloutSpec"]
 
 @dataclass(frozen=True)
 class RolloutSpec:
-    """What a rollout engine serves: a Hugging Face directory, its dtype, the run's seed and limits.
+    """What a rollout engine serves: a Hugging Face directory, its dtype, seed and limits.
 
-    Weights come from :meth:`RolloutEngine.load`; ``path`` gives config and tokenizer (stop strings).
+    Weights come from :meth:`RolloutEngine.load`; ``path`` gives config and tokenizer.
     """
 
     path: str
@@ -41,11 +41,18 @@ class RolloutEngine(ABC):
     """Generates for many requests at once; called from one asyncio loop.
 
     Log-probabilities are in nats under the distribution that was sampled from (temperature and
-    truncation applied). A stop token or stop string stays in the response with its tokens.
+    truncation applied); greedy tokens carry the model's own at temperature 1. A stop token or stop
+    string stays in the response with its tokens.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
-    """Of "seed", "stop-strings", "min-p", "batch-invariant", "pause", "in-flight", "sleep"."""
+    """What a conformance kit may test.
+
+    "seed": a request with a seed gets the same response again, alone or not, up to rounding of the
+    logits; "batch-invariant": option ``batch_invariant`` makes that bit-equal; "stop-strings";
+    "min-p"; "pause"; "in-flight": ``load`` while requests run; "sleep"; "replay": responses come
+    from a record, nothing is sampled.
+    """
 
     config: Any
 

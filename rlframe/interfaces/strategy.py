@@ -1,4 +1,4 @@
-"""Inside a worker: one model, its optimiser, its mesh. Knows neither roles nor reinforcement learning."""
+"""Inside a worker: one model, its optimiser, its mesh. Knows neither roles nor RL."""
 
 from __future__ import annotations
 

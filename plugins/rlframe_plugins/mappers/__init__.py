@@ -1,1 +1,1 @@
-"""Mappers: which role lives on which devices, with which parallel sizes."""
+"""Which role lives in which pool."""

@@ -1,0 +1,38 @@
+# Two commands on a fresh machine: `make fit` runs the main job, `make test` passes the tests.
+# Both set up a virtual environment in the checkout first.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+JOBS   ?= 2
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: fit test lint types unit bench tiny-model clean help
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+fit: $(VENV)/.installed  ## train the shipped model on arithmetic: the main job, no download
+	$(BIN)/rlframe fit --algo grpo --strategy fsdp $(ARGS)
+
+test: lint types unit  ## everything that must hold on main
+
+lint: $(VENV)/.installed  ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed  ## mypy --strict
+	$(BIN)/mypy
+
+unit: $(VENV)/.installed  ## pytest: unit, conformance, contract and end-to-end tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -rs $(ARGS)
+
+tiny-model: $(VENV)/.installed  ## make the shipped model again, from nothing
+	$(BIN)/python -m rlframe_templates.make_tiny templates/rlframe_templates/models/tiny
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Weights from trainer to rollout engine, as numbered versions."""

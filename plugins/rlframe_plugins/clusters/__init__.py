@@ -1,0 +1,1 @@
+"""Which processes exist on which devices."""

@@ -1,0 +1,110 @@
+"""Controller and one worker in one process: a debugger stops anywhere, nothing else starts."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlframe.config import Config as FitConfig
+from rlframe.config import check_range
+from rlframe.interfaces.cluster import Cluster, ClusterInfo, Placement, WorkerGroup
+from rlframe.interfaces.model import EngineSpec
+from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
+from rlframe.interfaces.strategy import RankInfo
+from rlframe.interfaces.transfer import TransferEngine
+from rlframe.protocol import Mesh
+from rlframe.worker import Worker
+
+__all__ = ["InlineCluster"]
+
+
+class InlineCluster(Cluster):
+    """One worker in this process."""
+
+    @dataclass(frozen=True)
+    class Config:
+        """Options of the inline cluster."""
+
+        threads: int = 0
+        """Compute threads, at least 0; 0 leaves the library's default."""
+        device: str = "auto"
+        """auto, cpu or cuda; auto takes the GPU where there is one."""
+
+        def __post_init__(self) -> None:
+            """Check ranges; raises ValueError."""
+            check_range(self, "threads", 0)
+
+    def info(self) -> ClusterInfo:
+        """See :class:`Cluster`."""
+        return ClusterInfo(nodes=1, devices_per_node=1, device=self._device())
+
+    def start(
+        self,
+        placement: Placement,
+        engines: Mapping[str, EngineSpec],
+        rollout: RolloutSpec | None,
+        config: FitConfig,
+        transfer: TransferEngine,
+    ) -> dict[str, WorkerGroup]:
+        """See :class:`Cluster`."""
+        rank = RankInfo(
+            host=socket.gethostname(),
+            device=self._device(),
+            seed=config.seed,
+            threads=self.config.threads,
+        )
+        self._worker = Worker(rank, transfer)
+        self._worker.start()
+        groups: dict[str, WorkerGroup] = {}
+        for role, spec in engines.items():
+            self._worker.add_model(role, spec, config.role(role).engine)
+            groups[role] = InlineGroup(role, self._worker)
+        if rollout is not None:
+            self._worker.add_rollout("rollout", rollout, config.rollout)
+            groups["rollout"] = InlineGroup("rollout", self._worker)
+        return groups
+
+    def close(self) -> None:
+        """See :class:`Cluster`."""
+        if hasattr(self, "_worker"):
+            self._worker.close()
+
+    def _device(self) -> str:
+        if self.config.device != "auto":
+            return str(self.config.device)
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class InlineGroup(WorkerGroup):
+    """A role of the only worker; a call is done when it returns."""
+
+    def __init__(self, role: str, worker: Worker) -> None:
+        self.role, self.mesh, self._worker = role, Mesh(), worker
+
+    def call(self, method: str, *args: Any) -> Future[Any]:
+        """See :class:`WorkerGroup`."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(self._run(method, args))
+        except Exception as error:  # noqa: BLE001 - handed to whoever asks for the result
+            future.set_exception(error)
+        return future
+
+    def client(self) -> RolloutEngine:
+        """See :class:`WorkerGroup`."""
+        engine: RolloutEngine = self._worker.engines[self.role]
+        return engine
+
+    def _run(self, method: str, args: tuple[Any, ...]) -> Any:
+        outcome = self._worker.run(self.role, method, *args)
+        combine = self._worker.protocol(self.role, method).combine
+        if combine == "concat":
+            return [(outcome, np.arange(len(args[0]), dtype=np.int64))]
+        return outcome if combine == "first" else [outcome]

@@ -1,0 +1,1 @@
+"""The loggers that rlframe ships."""

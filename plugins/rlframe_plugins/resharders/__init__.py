@@ -1,0 +1,1 @@
+"""From two layouts to who sends which box to whom."""

@@ -1,0 +1,1 @@
+"""The rewards that rlframe ships."""

@@ -1,0 +1,1 @@
+"""The embedded engine: a hand-written decoder over the trainer's own weights."""

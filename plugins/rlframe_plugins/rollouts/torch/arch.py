@@ -1,0 +1,110 @@
+"""What the decoder must know of a Hugging Face config, checked before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlframe.errors import ModelError
+
+__all__ = ["SUPPORTED", "Arch", "rope_tables"]
+
+SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
+"""Values of ``model_type`` whose block is norm, GQA attention with RoPE, norm, gated MLP."""
+
+_STATIC_ROPES = ("default", "linear", "llama3", "yarn")
+
+
+@dataclass(frozen=True)
+class Arch:
+    """Shapes and constants of a model; ``window`` is 0 without sliding attention."""
+
+    model_type: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    tied: bool
+    max_positions: int
+    window: int
+
+    @classmethod
+    def read(cls, config: Any) -> Arch:
+        """From a transformers config. Raises ModelError where the decoder would compute wrongly."""
+        kind = config.model_type
+        if kind not in SUPPORTED:
+            raise _refuse(kind, f"it knows {', '.join(SUPPORTED)}")
+        if config.hidden_act not in ("silu", "swish"):
+            raise _refuse(kind, f"hidden_act '{config.hidden_act}' is not silu")
+        rope = _rope(config)
+        if rope["rope_type"] not in _STATIC_ROPES:
+            raise _refuse(kind, f"rope_type '{rope['rope_type']}' is not static")
+        if rope.get("partial_rotary_factor", 1.0) != 1.0:
+            raise _refuse(kind, "partial_rotary_factor is not 1")
+        heads = int(config.num_attention_heads)
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        return cls(
+            model_type=kind,
+            layers=int(config.num_hidden_layers),
+            hidden=int(config.hidden_size),
+            heads=heads,
+            kv_heads=int(config.num_key_value_heads or heads),
+            head_dim=int(head_dim),
+            eps=float(config.rms_norm_eps),
+            tied=bool(config.tie_word_embeddings),
+            max_positions=int(config.max_position_embeddings),
+            window=_window(config),
+        )
+
+    def check_length(self, tokens: int) -> None:
+        """Raise ModelError when a sequence of that many tokens would meet the sliding window."""
+        if self.window and tokens > self.window:
+            raise _refuse(
+                self.model_type,
+                f"prompt and response may reach {tokens} tokens, beyond its sliding window of "
+                f"{self.window}",
+            )
+
+
+def rope_tables(config: Any, arch: Arch, positions: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Cosine and sine, each (positions, head_dim / 2), computed in float32 as transformers does."""
+    rope = _rope(config)
+    scale = 1.0
+    if rope["rope_type"] == "default":
+        powers = torch.arange(0, arch.head_dim, 2, dtype=torch.int64).float() / arch.head_dim
+        inverse = 1.0 / (rope["rope_theta"] ** powers)
+    else:
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        inverse, scale = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, torch.device("cpu"))
+    angles = torch.arange(positions).float()[:, None] * inverse.float()[None, :]
+    return (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
+
+
+def _rope(config: Any) -> dict[str, Any]:
+    """``rope_parameters`` of transformers 5, or ``rope_scaling`` and ``rope_theta`` of 4."""
+    found = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    rope = dict(found)
+    rope["rope_type"] = rope.get("rope_type") or rope.get("type") or "default"
+    if "rope_theta" not in rope:
+        rope["rope_theta"] = config.rope_theta
+    return rope
+
+
+def _window(config: Any) -> int:
+    """Tokens of the sliding window; 0 where no layer uses one."""
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types is not None and "sliding_attention" not in layer_types:
+        return 0
+    if not getattr(config, "use_sliding_window", True):
+        return 0
+    return int(getattr(config, "sliding_window", None) or 0)
+
+
+def _refuse(kind: str, why: str) -> ModelError:
+    return ModelError(f"rollout 'torch' cannot run model_type '{kind}': {why}. Use --rollout hf")

@@ -1,0 +1,1 @@
+"""When the stages of a step run."""

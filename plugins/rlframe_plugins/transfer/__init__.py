@@ -1,0 +1,1 @@
+"""Where batch columns lie."""

@@ -1,0 +1,275 @@
+"""From a config to an Orchestrator: every part resolved, placed and connected."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rlframe.algorithm import Algorithm, RoleSpec
+from rlframe.assemble_batch import batch_of
+from rlframe.callbacks import CallbackList
+from rlframe.collector import Collector, OfflineCollector
+from rlframe.columns import Schema
+from rlframe.config import Config
+from rlframe.data import PromptStream, first_rows, open_dataset, read_rows, stop_token_ids
+from rlframe.errors import ConfigError, ModelError
+from rlframe.host.host import PluginHost
+from rlframe.interfaces.cluster import Cluster, WorkerGroup
+from rlframe.interfaces.model import EngineSpec
+from rlframe.interfaces.rollout import RolloutSpec
+from rlframe.interfaces.strategy import ModelSpec
+from rlframe.metrics import validation_metrics
+from rlframe.orchestrator import Orchestrator, Parts
+from rlframe.paths import resolve_model
+from rlframe.plan import plan_update
+from rlframe.record import Recorder
+from rlframe.requests import Row, Sampling
+from rlframe.rewards import Scorer
+from rlframe.snapshot import SnapshotStore
+
+__all__ = [
+    "Built",
+    "build",
+    "connect_checkpoint",
+    "engine_specs",
+    "load_tokenizer",
+    "run_sampling",
+    "start_groups",
+]
+
+
+@dataclass
+class Built:
+    """A run that is ready to start, and what has to be closed after it."""
+
+    orchestrator: Orchestrator
+    cluster: Cluster
+    snapshots: SnapshotStore
+
+    def close(self) -> None:
+        """End workers and loops."""
+        parts = self.orchestrator.parts
+        parts.collector.close()
+        self.cluster.close()
+        parts.transfer.close()
+
+
+def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
+    """Start every part of a run. Raises ConfigError, ModelError or DataError before training."""
+    algorithm: Algorithm = config.algo.load()(config.algo.config)
+    path = resolve_model(config.model.path)
+    tokenizer = load_tokenizer(path)
+    sampling = run_sampling(config, path, tokenizer)
+    stream = PromptStream(
+        open_dataset(config.data.train, host, config.data),
+        tokenizer,
+        config.data,
+        seed=config.seed,
+        sampling=sampling,
+    )
+    scorer = Scorer.from_config(config.reward)
+    if not algorithm.offline:
+        for row in first_rows(stream.dataset):
+            scorer.check(row)
+    validation = _validation_rows(config, host, tokenizer, sampling)
+    schema = algorithm.schema()
+    cluster, groups, transfer = start_groups(config, algorithm, path, sampling)
+    collector = _collector(config, algorithm, tokenizer, sampling, scorer, groups)
+    callbacks = CallbackList.from_config(config.callback)
+    snapshots = SnapshotStore(run_dir, config.run.keep)
+    validator = _validator(config, collector, validation, groups, schema, algorithm)
+    recorder = Recorder(
+        config,
+        run_dir,
+        [one.load()(one.config) for one in config.logger],
+        callbacks,
+        snapshots,
+        host.hook,
+        validator,
+    )
+    parts = Parts(
+        config=config,
+        algorithm=algorithm,
+        schema=schema,
+        stream=stream,
+        collector=collector,
+        roles={name: group for name, group in groups.items() if name != "rollout"},
+        transfer=transfer,
+        checkpoint=connect_checkpoint(config, groups),
+        recorder=recorder,
+        callbacks=callbacks,
+    )
+    return Built(Orchestrator(parts), cluster, snapshots)
+
+
+def _collector(
+    config: Config,
+    algorithm: Algorithm,
+    tokenizer: Any,
+    sampling: Sampling,
+    scorer: Scorer,
+    groups: Mapping[str, WorkerGroup],
+) -> Collector | OfflineCollector:
+    if algorithm.offline:
+        return OfflineCollector(algorithm, tokenizer, sampling.max_new_tokens)
+    environment = config.env.load()(config.env.config, tokenizer)
+    return Collector(algorithm, environment, scorer, groups["rollout"].client(), config.seed)
+
+
+def engine_specs(
+    config: Config, algorithm: Algorithm, temperature: float, max_response: int
+) -> dict[str, EngineSpec]:
+    """What each model role's workers set up, the policy first."""
+    roles = algorithm.roles()
+    if not roles or roles[0].name != "policy":
+        raise ConfigError(f"{type(algorithm).__name__}.roles() must begin with the policy")
+    specs = {}
+    for role in roles:
+        options = config.role(role.name)
+        source = options.model.path
+        if role.name not in config.roles and role.init_from is not None:
+            source = config.role(role.init_from).model.path
+        model = ModelSpec(
+            path=str(resolve_model(source)),
+            model=options.model,
+            kind=role.model,
+            optim=options.optim if role.trained else None,
+            optim_steps=_optim_steps(config, role),
+            temperature=temperature,
+            seed=config.seed,
+        )
+        specs[role.name] = EngineSpec(
+            role=role,
+            model=model,
+            strategy=options.strategy,
+            algorithm=config.algo,
+            tokens_per_microbatch=options.optim.tokens_per_microbatch,
+            max_grad_norm=options.optim.max_grad_norm,
+            max_response_tokens=max_response,
+        )
+    return specs
+
+
+def _optim_steps(config: Config, role: RoleSpec) -> int:
+    """Optimiser steps of a role over the whole run: where its schedule ends."""
+    options = config.algo.config
+    prompts = config.data.prompts_per_step
+    per_step = options.minibatch_prompts if role.minibatch_prompts is None else 0
+    per_step = per_step or role.minibatch_prompts or prompts
+    epochs = options.epochs if role.epochs is None else role.epochs
+    steps = config.steps - max(role.from_step - 1, 0)
+    return max(steps, 0) * epochs * math.ceil(prompts / per_step)
+
+
+def run_sampling(config: Config, path: str, tokenizer: Any) -> Sampling:
+    """The run's sampling: options of the rollout, and every token that ends a response."""
+    from transformers import AutoConfig, GenerationConfig
+
+    sampling: Sampling = config.rollout.config.sampling()
+    try:
+        generation = GenerationConfig.from_pretrained(path)
+    except OSError:
+        generation = None
+    stops = stop_token_ids(tokenizer, AutoConfig.from_pretrained(path), generation)
+    ends = tuple(dict.fromkeys((*sampling.stop_token_ids, *stops)))
+    return dataclasses.replace(sampling, stop_token_ids=ends)
+
+
+def load_tokenizer(path: str) -> Any:
+    """The tokenizer in a model's folder. Raises ModelError."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"no tokenizer in '{path}': {error}") from error
+
+
+def start_groups(
+    config: Config, algorithm: Algorithm, path: str, sampling: Sampling
+) -> tuple[Cluster, dict[str, WorkerGroup], Any]:
+    """The cluster, a group for each role of the algorithm and the rollout, and the transfer."""
+    cluster: Cluster = config.cluster.load()(config.cluster.config)
+    temperature = sampling.temperature or 1.0
+    specs = engine_specs(config, algorithm, temperature, sampling.max_new_tokens)
+    names = [*specs] if algorithm.offline else [*specs, "rollout"]
+    mapper = config.mapper.load()(config.mapper.config)
+    placement = mapper.place(names, config, cluster.info())
+    transfer = config.transfer.load()(config.transfer.config)
+    rollout = None
+    if not algorithm.offline:
+        rollout = RolloutSpec(
+            path=str(path),
+            model=config.model,
+            seed=config.seed,
+            device=cluster.info().device,
+            max_prompt_tokens=config.data.max_prompt_tokens,
+            max_new_tokens=sampling.max_new_tokens,
+        )
+    try:
+        groups = cluster.start(placement, specs, rollout, config, transfer)
+    except BaseException:
+        cluster.close()
+        raise
+    return cluster, groups, transfer
+
+
+def connect_checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any:
+    """The engine that gives the policy's weights to the rollout; None without one."""
+    if "rollout" not in groups:
+        return None
+    source = groups["policy"].call("layout").result()[0]
+    target = groups["rollout"].call("layout", source).result()[0]
+    plan = config.resharder.load()(config.resharder.config).plan(source, target)
+    engine = config.checkpoint.load()(config.checkpoint.config)
+    engine.prepare(plan, groups["policy"], groups["rollout"])
+    return engine
+
+
+def _validation_rows(
+    config: Config, host: PluginHost, tokenizer: Any, sampling: Sampling
+) -> list[Row]:
+    if not config.data.validate:
+        return []
+    dataset = open_dataset(config.data.validate, host, config.data)
+    greedy = dataclasses.replace(sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
+    rows = read_rows(dataset, tokenizer, config.data, sampling=greedy)
+    chosen = list(islice(rows, config.run.validation_prompts))
+    return [dataclasses.replace(row, group_id=-1 - row.group_id) for row in chosen]
+
+
+def _validator(
+    config: Config,
+    collector: Collector | OfflineCollector,
+    rows: list[Row],
+    groups: Mapping[str, WorkerGroup],
+    schema: Schema,
+    algorithm: Algorithm,
+) -> Callable[[], Mapping[str, float]] | None:
+    """Greedy answers and their rewards; for offline methods the loss on held-out rows."""
+    if not rows:
+        return None
+    if isinstance(collector, Collector):
+        online = collector
+        return lambda: validation_metrics(online.evaluate(rows))
+    batch = batch_of(collector.collect(rows).accepted, schema=schema)
+    plan = plan_update(
+        batch.lengths("prompt_ids") + batch.lengths("response_ids"),
+        batch["group_ids"].numpy(),
+        epochs=1,
+        minibatch_prompts=0,
+        budget=config.optim.tokens_per_microbatch,
+        ranks=groups["policy"].mesh.dp,
+        atom_ids=algorithm.atoms(batch),
+    )
+
+    def evaluate() -> dict[str, float]:
+        figures = groups["policy"].call("evaluate", batch, plan).result()[0]
+        return {f"val/{name}": value for name, value in figures.items()}
+
+    return evaluate

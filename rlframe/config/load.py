@@ -1,0 +1,120 @@
+"""Loading a config: defaults, files, command line; components; merge; ranges; cross-field checks.
+
+Past this module no code sees OmegaConf, dicts or environment variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rlframe.config.assemble import Assembly
+from rlframe.config.layers import COMPONENTS, DEFAULTS, LISTS, normalise
+from rlframe.config.schema import Config
+from rlframe.config.tree import Leaf, Tree, parse_dotlist, read_yaml, set_path, tree_of
+from rlframe.config.validate import validate
+from rlframe.errors import ConfigError
+from rlframe.host.host import PluginHost
+
+__all__ = ["FLAGS", "Asked", "Loaded", "assemble", "load_config"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user said: files, ``key=value`` arguments, selector flags, live objects.
+
+    ``flags`` maps a flag's word ("algo", "model", "data", ...) to its value; ``objects`` maps a
+    section to a class, an instance or a reward function, as ``rlframe.fit`` takes them;
+    ``values`` are plain values by dotted key, from Python.
+    """
+
+    files: Sequence[str | Path] = ()
+    dotlist: Sequence[str] = ()
+    flags: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+    objects: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A finished config, and where each value came from (``tree``) for ``rlframe config``."""
+
+    config: Config
+    tree: Tree
+    notes: tuple[str, ...] = ()
+    """Options that were given for a component that is not chosen: one line each."""
+
+
+FLAGS = {
+    "model": "model.path",
+    "data": "data.train",
+    "reward": "reward",
+    **{key: key for key in (*COMPONENTS, *LISTS)},
+}
+"""Flags that set a value, and the key that each sets."""
+
+
+def load_config(host: PluginHost, asked: Asked) -> Loaded:
+    """Load, resolve and check a config. Raises ConfigError with one clear line."""
+    assembly = assemble(host, asked)
+    config = assembly.build()
+    validate(config)
+    return Loaded(config, assembly.tree, assembly.notes)
+
+
+def assemble(host: PluginHost, asked: Asked) -> Assembly:
+    """The layers of what was asked for, nothing resolved yet."""
+    objects = {**asked.objects}
+    values = {**asked.values}
+    for key in (*COMPONENTS, "reward"):
+        if key in values and not isinstance(values[key], str | Mapping | list | tuple):
+            objects[key] = values.pop(key)
+    if isinstance(objects.get("reward"), list | tuple):
+        values["reward"] = objects.pop("reward")
+    layers = [normalise(layer) for layer in _layers(host, replace(asked, values=values))]
+    return Assembly(host, layers, objects)
+
+
+def _layers(host: PluginHost, asked: Asked) -> list[Tree]:
+    layers = []
+    defaults = host.defaults()
+    if defaults is not None:
+        layers.append(read_yaml(defaults, DEFAULTS))
+    layers += [read_yaml(path) for path in asked.files]
+    layers.append(_python_layer(asked.values))
+    layers.append(_command_line(asked))
+    return [layer for layer in layers if layer]
+
+
+def _command_line(asked: Asked) -> Tree:
+    tree = parse_dotlist(asked.dotlist)
+    for flag, value in asked.flags.items():
+        if not value.strip():
+            raise ConfigError(f"--{flag} has no value")
+        key = FLAGS[flag]
+        said = _spoken(tree, key)
+        if said is not None and said.value != value:
+            raise ConfigError(
+                f"--{flag} {value} and {key}={said.value} contradict each other: give one of them"
+            )
+        set_path(tree, key, Leaf(value, "command line", value))
+    return tree
+
+
+def _spoken(tree: Tree, key: str) -> Leaf | None:
+    """What the dotlist says for a flag's key, also as ``KEY.name``."""
+    node: Tree | Leaf | None = tree
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, dict) else None
+    if isinstance(node, dict):
+        node = node.get("name")
+    return node if isinstance(node, Leaf) else None
+
+
+def _python_layer(values: Mapping[str, Any]) -> Tree:
+    tree: Tree = {}
+    for key, value in values.items():
+        set_path(tree, key, tree_of(value, "python"))
+    return tree

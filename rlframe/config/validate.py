@@ -1,0 +1,83 @@
+"""What no section can check alone. A component may add ``validate(config)`` of its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from rlframe.config.schema import Config
+from rlframe.config.selected import Selected
+from rlframe.errors import ConfigError, RlframeError, unknown_name
+
+__all__ = ["selected_components", "validate"]
+
+
+def validate(config: Config) -> None:
+    """Cross-field checks of the core, then of every chosen component. Raises ConfigError."""
+    _check_pools(config)
+    _check_roles(config)
+    if config.run.max_restarts and "restart" not in config.cluster.load().capabilities:
+        raise ConfigError(
+            f"run.max_restarts={config.run.max_restarts}: cluster '{config.cluster.name}' restarts "
+            "no workers: set it to 0, or go on by hand with --resume auto"
+        )
+    minibatch = getattr(config.algo.config, "minibatch_prompts", 0)
+    if minibatch > config.data.prompts_per_step:
+        raise ConfigError(
+            f"algo.minibatch_prompts={minibatch} is more than "
+            f"data.prompts_per_step={config.data.prompts_per_step}: a step has too few prompts"
+        )
+    for path, selected in selected_components(config):
+        _validate_component(path, selected, config)
+
+
+def selected_components(config: Config) -> Iterator[tuple[str, Selected]]:
+    """Every chosen component with the dotted key where it stands."""
+    for name in config.__dataclass_fields__:
+        value = getattr(config, name)
+        if isinstance(value, Selected):
+            yield name, value
+        elif name in ("logger", "callback"):
+            yield from ((f"{name}.{i}", one) for i, one in enumerate(value))
+    yield from ((f"reward.parts.{i}", p.reward) for i, p in enumerate(config.reward.parts))
+    for name, role in config.roles.items():
+        yield f"roles.{name}.strategy", role.strategy
+
+
+def _check_pools(config: Config) -> None:
+    used = {f"roles.{name}.pool": role.pool for name, role in config.roles.items()}
+    used["rollout.pool"] = config.rollout.config.pool
+    for key, pool in used.items():
+        if pool not in config.pools:
+            raise ConfigError(f"{key}: {unknown_name('pool', pool, config.pools)}")
+
+
+def _check_roles(config: Config) -> None:
+    """``roles`` may name only what the method has."""
+    try:
+        roles = config.algo.load()(config.algo.config).roles()
+    except RlframeError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"algo '{config.algo.name}' cannot be made: {reason}") from error
+    known = [role.name for role in roles]
+    for name in config.roles:
+        if name not in known:
+            text = unknown_name("role", name, known)
+            raise ConfigError(f"roles.{name}: {text} (roles of algo '{config.algo.name}')")
+
+
+def _validate_component(path: str, selected: Selected, config: Config) -> None:
+    cls = selected.load()
+    if not inspect.isclass(cls):
+        return
+    found = inspect.getattr_static(cls, "validate", None)
+    if not isinstance(found, staticmethod | classmethod):
+        return
+    try:
+        cls.validate(config)  # type: ignore[attr-defined]
+    except RlframeError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error

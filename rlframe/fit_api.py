@@ -1,0 +1,172 @@
+"""Running a fit: the one road for the command line, scripts and notebooks."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from rlframe.config import Config
+from rlframe.errors import ConfigError, RlframeError
+from rlframe.rng import set_rng_state
+from rlframe.snapshot import load_snapshot
+
+if TYPE_CHECKING:
+    from rlframe.algorithm import Algorithm
+    from rlframe.build import Built
+    from rlframe.host.host import PluginHost
+    from rlframe.interfaces.model import ModelEngine
+    from rlframe.orchestrator import Orchestrator
+    from rlframe.snapshot import Snapshot
+
+__all__ = ["Fit", "Stopped", "build_policy", "fit", "resume_files", "run"]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A finished run: its folder and what ``summary.json`` says."""
+
+    run_dir: Path
+    summary: Mapping[str, Any]
+
+
+class Stopped(RlframeError):
+    """The run was asked to stop by a signal; its state is saved."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message, exit_code)
+        self.message, self.exit_code = message, exit_code
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def fit(
+    algorithm: Algorithm | type[Algorithm] | str | None = None,
+    *,
+    model: str | Mapping[str, Any] | None = None,
+    data: str | Mapping[str, Any] | None = None,
+    reward: Callable[..., Any] | str | Mapping[str, Any] | None = None,
+    config: str | Path | Sequence[str | Path] = (),
+    resume: str | Path | None = None,
+    **options: Any,
+) -> Fit:
+    """Train, exactly as ``rlframe fit`` does.
+
+    ``algorithm``, ``reward`` and any selector may be a name, ``file.py:Class``, a class, an
+    instance or (for rewards) a function; ``model`` and ``data`` are paths or whole sections;
+    ``options`` are sections (``optim={"lr": 1e-5}``) or top-level values (``steps=50``).
+    Raises RlframeError with one clear message.
+    """
+    from rlframe.config.load import Asked, load_config
+    from rlframe.host.host import current_host
+
+    given = {"algo": algorithm, "model": model, "data": data, "reward": reward}
+    flags, objects = {}, {}
+    for name, value in given.items():
+        if isinstance(value, str):
+            flags[name] = value
+        elif isinstance(value, Mapping):
+            options[name] = value
+        elif value is not None and name in ("model", "data"):
+            raise ConfigError(f"{name} is {type(value).__name__}: give a path, or a section's dict")
+        elif value is not None:
+            objects[name] = value
+    files = [config] if isinstance(config, str | Path) else list(config)
+    files = [*resume_files(resume), *files]
+    asked = Asked(files=files, flags=flags, objects=objects, values=options)
+    host = current_host()
+    return run(load_config(host, asked).config, host, resume=resume)
+
+
+def resume_files(resume: str | Path | None) -> list[Path]:
+    """The config file that a resumed run continues with, under what else is said."""
+    from rlframe.run_dir import config_file
+
+    return [] if resume is None or str(resume) == "auto" else [config_file(resume)]
+
+
+def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -> Fit:
+    """Build, resume where asked, and run to the end.
+
+    ``resume`` is a run, a snapshot, or "auto" (the newest run with this name, or a new one).
+    Raises ``Stopped`` after SIGINT or SIGTERM, once the state is saved.
+    """
+    from rlframe.anchor import anchored
+    from rlframe.build import build
+    from rlframe.run_dir import open_run
+    from rlframe.summary import read_summary
+
+    config = anchored(config, host)
+    place = open_run(config, resume)
+    built = build(config, host, place.path)
+    try:
+        if place.snapshot is not None:
+            restore(built, load_snapshot(place.snapshot))
+        with stop_on_signals(built.orchestrator):
+            built.orchestrator.fit()
+    finally:
+        built.close()
+    reason = built.orchestrator.stop_reason
+    if reason in _SIGNALS:
+        raise Stopped(
+            f"stopped by {reason} after step {built.orchestrator.step}; the state is saved. "
+            f"Go on with: rlframe fit --resume {place.path}",
+            128 + int(_SIGNALS[reason]),
+        )
+    return Fit(place.path, read_summary(place.path))
+
+
+def build_policy(config: Config) -> ModelEngine:
+    """The policy's engine alone, on one rank in this process."""
+    from rlframe.build import engine_specs
+    from rlframe.interfaces.strategy import RankInfo
+
+    algorithm: Algorithm = config.algo.load()(config.algo.config)
+    spec = engine_specs(config, algorithm, 1.0, 0)["policy"]
+    engine: ModelEngine = config.role("policy").engine.load()(RankInfo())
+    engine.setup(spec)
+    return engine
+
+
+def restore(built: Built, snapshot: Snapshot) -> None:
+    """Put a snapshot's state into every part of a run."""
+    run = built.orchestrator
+    state = snapshot.state()
+    for role in run.algorithm.roles():
+        if role.trained:
+            run.roles[role.name].call("load", snapshot.path / role.name).result()
+    run.load_state_dict(state["run"])
+    run.parts.recorder.restore(state["summary"])
+    set_rng_state(state["rng"])
+
+
+_SIGNALS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM}
+
+
+@contextmanager
+def stop_on_signals(run: Orchestrator) -> Iterator[None]:
+    """The first SIGINT or SIGTERM ends the run after its step; a second one at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if run.stop_reason:
+            raise KeyboardInterrupt
+        run.stop_reason = signal.Signals(number).name
+        run.parts.recorder.message(
+            f"{run.stop_reason}: stopping after this step and saving; once more stops at once"
+        )
+
+    before = {one: signal.signal(one, ask) for one in _SIGNALS.values()}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

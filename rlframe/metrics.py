@@ -1,0 +1,97 @@
+"""Figures about a batch and a step, under the names that users of verl know.
+
+Lengths are sums of masks, in tokens; times are in seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlframe.batch import Batch
+from rlframe.ops import has_signal
+from rlframe.requests import Group
+
+__all__ = ["Stopwatch", "batch_metrics", "part_names", "validation_metrics"]
+
+
+class Stopwatch:
+    """Seconds by stage name since the last :meth:`take`."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time of a ``with`` block to a stage."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - started
+            self._seconds[name] = self._seconds.get(name, 0.0) + spent
+
+    def take(self) -> dict[str, float]:
+        """``timing_s/STAGE`` of every stage, and start again."""
+        out = {f"timing_s/{name}": seconds for name, seconds in self._seconds.items()}
+        self._seconds = {}
+        return out
+
+
+def _spread(prefix: str, values: NDArray[np.float64]) -> dict[str, float]:
+    if not len(values):
+        return {}
+    return {
+        f"{prefix}/mean": float(values.mean()),
+        f"{prefix}/max": float(values.max()),
+        f"{prefix}/min": float(values.min()),
+    }
+
+
+def batch_metrics(batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
+    """Rewards and lengths of the rows that are trained on; ``groups`` are those of the batch."""
+    train = np.asarray(batch["train"], bool)
+    response = np.asarray(batch["response_tokens"])[train].astype(np.float64)
+    prompt = batch.lengths("prompt_ids")[train].astype(np.float64)
+    reasons = np.array(batch["finish_reason"], object)[train]
+    out = _spread("response_length", response) | _spread("prompt_length", prompt)
+    out["response_length/clip_ratio"] = float((reasons == "length").mean()) if len(reasons) else 0.0
+    out["response/aborted_ratio"] = float((reasons == "abort").mean()) if len(reasons) else 0.0
+    tokens = batch.lengths("prompt_ids").sum() + batch.lengths("response_ids").sum()
+    out["perf/total_num_tokens"] = float(tokens)
+    if "rewards" not in batch:
+        return out
+    rewards = np.asarray(batch["rewards"]).astype(np.float64)[train]
+    out |= _spread("critic/rewards", rewards) | _spread("critic/score", rewards)
+    flat = [not has_signal(group.rewards) for group in groups]
+    out["critic/rewards/zero_variance_groups"] = float(np.mean(flat))
+    parts = np.asarray(batch["reward_parts"]).astype(np.float64)[train]
+    for position, name in enumerate(part_names(groups)):
+        known = parts[:, position][~np.isnan(parts[:, position])]
+        if len(known):
+            out[f"reward/{name}/mean"] = float(known.mean())
+    return out
+
+
+def part_names(groups: Sequence[Group]) -> list[str]:
+    """Names of the reward parts, in the order of the ``reward_parts`` column."""
+    return sorted({n for g in groups for e in g.episodes for n in e.reward_parts})
+
+
+def validation_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Mean reward, each part and the length over validation episodes."""
+    episodes = [e for group in groups for e in group.episodes if e.reward is not None]
+    out: dict[str, float] = {"val/episodes": float(len(episodes))}
+    if not episodes:
+        return out
+    out["val/reward/mean"] = float(np.mean([e.reward for e in episodes]))
+    out["val/response_length/mean"] = float(np.mean([e.length for e in episodes]))
+    names = sorted({name for e in episodes for name in e.reward_parts})
+    for name in names:
+        known = [e.reward_parts[name] for e in episodes if name in e.reward_parts]
+        out[f"val/reward/{name}/mean"] = float(np.mean(known))
+    return out

@@ -1,0 +1,242 @@
+"""The single controller: three stages of a step over abstract parts.
+
+It knows no algorithm, no engine and no device. The Scheduler orders the stages; what a finished
+step entails (metrics, validation, snapshot) follows each item that the Scheduler yields.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlframe.advantages import add_advantages
+from rlframe.algorithm import Algorithm, RoleSpec
+from rlframe.assemble_batch import batch_of
+from rlframe.batch import Batch
+from rlframe.buffer import Buffer
+from rlframe.callbacks import CallbackList
+from rlframe.collector import Collected, Collector, OfflineCollector
+from rlframe.columns import Schema
+from rlframe.config import Config
+from rlframe.data import PromptStream
+from rlframe.errors import TrainingError
+from rlframe.interfaces.checkpoint import CheckpointEngine
+from rlframe.interfaces.cluster import WorkerGroup
+from rlframe.interfaces.transfer import TransferEngine
+from rlframe.metrics import Stopwatch, batch_metrics
+from rlframe.plan import UpdatePlan, plan_update
+
+if TYPE_CHECKING:
+    from rlframe.record import Recorder
+
+__all__ = ["Orchestrator", "Parts"]
+
+_PREFIX = {"policy": "actor"}
+_SCORE_STAGE = {"policy": "old_log_prob", "reference": "ref", "critic": "values"}
+_UPDATE_STAGE = {"policy": "update_actor", "critic": "update_critic"}
+
+
+@dataclass
+class Parts:
+    """Everything that an Orchestrator is made of, built from a config."""
+
+    config: Config
+    algorithm: Algorithm
+    schema: Schema
+    stream: PromptStream
+    collector: Collector | OfflineCollector
+    roles: Mapping[str, WorkerGroup]
+    transfer: TransferEngine
+    checkpoint: CheckpointEngine | None
+    """None for offline methods, which have no rollout engine."""
+    recorder: Recorder
+    callbacks: CallbackList
+    buffer: Buffer = field(default_factory=Buffer)
+
+
+class Orchestrator:
+    """Runs collect, learn and publish. ``step`` counts finished steps, ``version`` publishes."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts, self.config, self.algorithm = parts, parts.config, parts.algorithm
+        self.roles, self.buffer, self.stream = parts.roles, parts.buffer, parts.stream
+        self.step = 0
+        self.version = 0
+        self.stop_reason = ""
+        self.clock = Stopwatch()
+        self._specs = self.algorithm.roles()
+        self._figures: dict[str, float] = {}
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has its steps, or was asked to stop."""
+        return self.step >= self.config.steps or bool(self.stop_reason)
+
+    # --- the three stages -------------------------------------------------------------------
+
+    def collect(self, count: int | None = None) -> Batch:
+        """Play groups until ``count`` (default: a step's prompts) are accepted."""
+        wanted = count or self.config.data.prompts_per_step
+        with self.clock.stage("gen"):
+            drawn = self._fill(wanted)
+            groups = self.buffer.take(wanted, self.version)
+        batch = batch_of(groups, schema=self.parts.schema, transfer=self.parts.transfer)
+        self._figures |= batch_metrics(batch, groups) | drawn
+        self.parts.recorder.collected(self.step + 1, groups)
+        return batch
+
+    def learn(self, batch: Batch) -> dict[str, float]:
+        """Score the batch, derive advantages, update every trained role."""
+        batch.scalars = dict(self.algorithm.scalars())
+        for role in self.algorithm.scorers():
+            with self.clock.stage(_SCORE_STAGE.get(role.name, role.name)):
+                batch = batch.add_handles(self.roles[role.name].call("infer", batch).result())
+        with self.clock.stage("adv"):
+            batch = add_advantages(self.algorithm, batch, self.roles["policy"])
+        metrics: dict[str, float] = {}
+        for role in self._trained():
+            with self.clock.stage(_UPDATE_STAGE.get(role.name, f"update_{role.name}")):
+                plan = self.plan_update(role, batch)
+                results = self.roles[role.name].call("update", batch, plan).result()
+            metrics |= self._role_metrics(role, results)
+        self.parts.transfer.free(batch.handles())
+        return metrics
+
+    def publish(self) -> None:
+        """Give the rollout engines the policy's weights as the next version."""
+        self.version += 1
+        if self.parts.checkpoint is not None:
+            with self.clock.stage("update_weights"):
+                stats = self.parts.checkpoint.publish(self.version)
+            self._figures["perf/sync_bytes"] = float(stats.bytes_moved)
+
+    # --- what the stages are made of ---------------------------------------------------------
+
+    def plan_update(self, role: RoleSpec, batch: Batch) -> UpdatePlan:
+        """Epochs x mini-batches x micro-batches of one role's update."""
+        options = self.algorithm.config
+        prompts = role.minibatch_prompts
+        return plan_update(
+            batch.lengths("prompt_ids") + batch.lengths("response_ids"),
+            np.asarray(batch["group_ids"]),
+            epochs=options.epochs if role.epochs is None else role.epochs,
+            minibatch_prompts=options.minibatch_prompts if prompts is None else prompts,
+            budget=self.config.role(role.name).optim.tokens_per_microbatch,
+            ranks=self.roles[role.name].mesh.dp,
+            atom_ids=self.algorithm.atoms(batch),
+            seed=self.config.seed * 1_000_003 + self.step,
+        )
+
+    def _trained(self) -> Sequence[RoleSpec]:
+        return [r for r in self._specs if r.trained and self.step + 1 >= r.from_step]
+
+    def _fill(self, wanted: int) -> dict[str, float]:
+        """Draw until the buffer holds enough; returns what was turned down on the way."""
+        figures = {"collect/refused_groups": 0.0, "collect/failed_groups": 0.0}
+        figures["collect/skipped_episodes"] = 0.0
+        for _ in range(self.config.data.max_refills + 1):
+            missing = wanted - len(self.buffer)
+            if missing <= 0:
+                return figures
+            found = self.parts.collector.collect(self.stream.draw(missing))
+            self.buffer.put(found.accepted)
+            self._count(found, figures)
+        if len(self.buffer) >= wanted:
+            return figures
+        raise TrainingError(
+            f"after {self.config.data.max_refills + 1} draws only {len(self.buffer)} of {wanted} "
+            f"groups were accepted: {type(self.algorithm).__name__}.accept refused "
+            f"{figures['collect/refused_groups']:.0f}, {figures['collect/failed_groups']:.0f} had "
+            "no score. Use prompts of mixed difficulty, a higher temperature, more "
+            "algo.samples_per_prompt, or raise data.max_refills"
+        )
+
+    def _count(self, found: Collected, figures: dict[str, float]) -> None:
+        figures["collect/refused_groups"] += len(found.refused)
+        figures["collect/failed_groups"] += len(found.failed)
+        figures["collect/skipped_episodes"] += found.skipped_episodes
+        for group, reason in found.failed.items():
+            self.parts.recorder.message(f"prompt {group} left out: {reason}")
+
+    def _role_metrics(self, role: RoleSpec, results: Sequence[Any]) -> dict[str, float]:
+        prefix = _PREFIX.get(role.name, role.name)
+        for reason in results[0].skipped:
+            self.parts.recorder.skipped(self.step + 1, f"{role.name}: {reason}")
+        return {f"{prefix}/{name}": value for name, value in results[0].metrics.items()}
+
+    # --- the run ------------------------------------------------------------------------------
+
+    def fit(self) -> None:
+        """Run to the end. The state is saved where the Scheduler yields."""
+        recorder, callbacks = self.parts.recorder, self.parts.callbacks
+        try:
+            recorder.started(self)
+            callbacks.on_fit_start(self)
+            if self.parts.checkpoint is not None:
+                self.parts.checkpoint.publish(self.version)
+            if self.step == 0:
+                recorder.validated(self, "before")
+            self._run_steps()
+            recorder.finished(self)
+        except BaseException as error:
+            recorder.failed(self, error)
+            callbacks.on_exception(self, error)
+            raise
+        finally:
+            callbacks.on_fit_end(self)
+
+    def _run_steps(self) -> None:
+        scheduler = self.config.scheduler.load()(self.config.scheduler.config)
+        self._announce_step()
+        started = time.perf_counter()
+        for metrics in scheduler.run(self):
+            self.step += 1
+            spent = time.perf_counter() - started
+            self.parts.recorder.step_done(self, self._complete(metrics, spent))
+            self._announce_step()
+            started = time.perf_counter()
+
+    def _announce_step(self) -> None:
+        if not self.done:
+            self.parts.callbacks.on_step_start(self)
+
+    def _complete(self, metrics: Mapping[str, float], seconds: float) -> dict[str, float]:
+        figures, self._figures = self._figures, {}
+        timing = self.clock.take() | {"timing_s/step": seconds}
+        tokens = figures.get("perf/total_num_tokens", 0.0)
+        return {
+            **figures,
+            **metrics,
+            **timing,
+            "perf/throughput": tokens / seconds if seconds else 0.0,
+            "training/global_step": float(self.step),
+            "training/epoch": float(self.stream.epoch),
+            "data/dropped_prompts": float(self.stream.dropped),
+            "data/truncated_prompts": float(self.stream.truncated),
+            "training/policy_version": float(self.version),
+        }
+
+    # --- state ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a snapshot keeps beside the models: JSON values and tensors."""
+        return {
+            "step": self.step,
+            "version": self.version,
+            "stream": self.stream.state_dict(),
+            "buffer": self.buffer.state_dict(),
+            "algorithm": self.algorithm.state_dict(),
+            "callbacks": self.parts.callbacks.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The reverse of :meth:`state_dict`."""
+        self.step, self.version = int(state["step"]), int(state["version"])
+        self.stream.load_state_dict(state["stream"])
+        self.buffer.load_state_dict(state["buffer"])
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.parts.callbacks.load_state_dict(state["callbacks"])

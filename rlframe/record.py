@@ -1,0 +1,203 @@
+"""What a run leaves behind: figures, samples, rollouts, validations, snapshots, a summary.
+
+The Orchestrator tells it what happened; it tells loggers, callbacks and plugins' hooks.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlframe.callbacks import CallbackList
+from rlframe.config import Config
+from rlframe.interfaces.loop import Logger
+from rlframe.requests import Group
+from rlframe.rng import rng_state
+from rlframe.snapshot import SnapshotStore
+from rlframe.summary import write_summary
+
+if TYPE_CHECKING:
+    from rlframe.orchestrator import Orchestrator
+
+__all__ = ["Recorder"]
+
+_SAMPLES = 3
+"""Episodes of a step that are shown."""
+
+Validator = Callable[[], Mapping[str, float]]
+
+
+class Recorder:
+    """Writes a run's folder. ``validator`` is None where there is nothing to validate on."""
+
+    def __init__(
+        self,
+        config: Config,
+        run_dir: Path,
+        loggers: Sequence[Logger],
+        callbacks: CallbackList,
+        snapshots: SnapshotStore,
+        hooks: Any,
+        validator: Validator | None,
+    ) -> None:
+        self.run_dir = run_dir
+        self._config, self._loggers, self._callbacks = config, loggers, callbacks
+        self._snapshots, self._hooks, self._validator = snapshots, hooks, validator
+        self._summary: dict[str, Any] = {"status": "running", "steps": 0, "skipped": []}
+        self._began = time.perf_counter()
+        self._tokens = self._busy_s = 0.0
+
+    # --- events of a run --------------------------------------------------------------------
+
+    def started(self, run: Orchestrator) -> None:
+        """Open the loggers; tell plugins."""
+        for logger in self._loggers:
+            logger.start(str(self.run_dir), self._config, self._config.steps, run.step)
+        self._hooks.rlframe_fit_start(run=run, config=self._config)
+
+    def collected(self, step: int, groups: Sequence[Group]) -> None:
+        """Show some samples of a step; write all completions where ``run.dump_rollouts`` asks."""
+        every = self._config.run.samples_every
+        if every and (step % every == 0 or step == 1):
+            episodes = [(g, e) for g in groups[:_SAMPLES] for e in g.episodes[:1]]
+            rows = [
+                {
+                    "group_id": group.row.group_id,
+                    "prompt": group.row.columns.get(self._config.data.prompt_key),
+                    "response": episode.text,
+                    "reward": episode.reward,
+                    **{f"reward/{n}": v for n, v in episode.reward_parts.items()},
+                    "tokens": episode.length,
+                    "finish_reason": episode.finish_reason,
+                }
+                for group, episode in episodes
+            ]
+            for logger in self._loggers:
+                logger.samples(step, rows)
+        if self._config.run.dump_rollouts:
+            self._dump(step, groups)
+
+    def step_done(self, run: Orchestrator, metrics: dict[str, float]) -> None:
+        """Validate and save where it is due, then log the step's figures, complete."""
+        options = self._config.run
+        self._tokens += metrics.get("perf/total_num_tokens", 0.0)
+        self._busy_s += metrics["timing_s/step"]
+        last = run.done
+        due = options.validate_every and run.step % options.validate_every == 0
+        if due and not last:
+            metrics |= self._validate(run)
+        if last and run.step >= self._config.steps:
+            metrics |= self.validated(run, "after")
+        for logger in self._loggers:
+            logger.log(run.step, metrics)
+        self._callbacks.on_step_end(run, metrics)
+        self._hooks.rlframe_step_end(run=run, step=run.step, metrics=metrics)
+        # A callback may have ended the run: what it ended with is saved too.
+        if run.done or (options.save_every and run.step % options.save_every == 0):
+            self.save(run)
+
+    def validated(self, run: Orchestrator, when: str) -> dict[str, float]:
+        """Validate and note the result in the summary as ``val_before`` or ``val_after``."""
+        figures = self._validate(run)
+        if figures:
+            value = figures.get("val/reward/mean", figures.get("val/loss"))
+            self._summary[f"val_{when}"] = value
+            self.message(f"validation {when} training: {_short(figures)}")
+            if when == "before":
+                for logger in self._loggers:
+                    logger.log(run.step, figures)
+        return figures
+
+    def save(self, run: Orchestrator) -> None:
+        """Write a snapshot of the whole state."""
+
+        def write(directory: Path) -> None:
+            for role in run.algorithm.roles():
+                if role.trained:
+                    part = directory / role.name
+                    part.mkdir()
+                    run.roles[role.name].call("save", part).result()
+
+        state = {"run": run.state_dict(), "rng": rng_state(), "summary": self._progress(run)}
+        path = self._snapshots.save(run.step, write, state)
+        self._callbacks.on_snapshot_saved(run, str(path))
+
+    def finished(self, run: Orchestrator) -> None:
+        """Write the summary and close the loggers."""
+        status = f"stopped: {run.stop_reason}" if run.stop_reason else "finished"
+        self._close(run, status, None)
+
+    def failed(self, run: Orchestrator, error: BaseException) -> None:
+        """Write the summary with the reason and close the loggers."""
+        self._close(run, f"failed: {type(error).__name__}: {error}", error)
+
+    def message(self, text: str) -> None:
+        """A line for people."""
+        for logger in self._loggers:
+            logger.message(text)
+
+    def skipped(self, step: int, reason: str) -> None:
+        """An optimiser step that was skipped, by name."""
+        self._summary["skipped"].append({"step": step, "reason": reason})
+        self.message(f"step {step}: {reason}")
+
+    def restore(self, summary: Mapping[str, Any]) -> None:
+        """Go on from the summary that a snapshot kept."""
+        self._summary |= {k: v for k, v in summary.items() if k != "status"}
+        self._tokens, self._busy_s = float(summary["tokens"]), float(summary["busy_s"])
+        self._began -= float(summary["wall_s"])
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _validate(self, run: Orchestrator) -> dict[str, float]:
+        if self._validator is None:
+            return {}
+        figures = dict(self._validator())
+        self._callbacks.on_validation_end(run, figures)
+        return figures
+
+    def _progress(self, run: Orchestrator) -> dict[str, Any]:
+        return self._summary | {
+            "steps": run.step,
+            "wall_s": time.perf_counter() - self._began,
+            "tokens": self._tokens,
+            "busy_s": self._busy_s,
+            "tokens_per_s": self._tokens / self._busy_s if self._busy_s else 0.0,
+        }
+
+    def _close(self, run: Orchestrator, status: str, error: BaseException | None) -> None:
+        summary = self._progress(run) | {"status": status}
+        write_summary(self.run_dir, summary)
+        self._hooks.rlframe_fit_end(run=run, error=error)
+        for logger in self._loggers:
+            logger.close()
+
+    def _dump(self, step: int, groups: Sequence[Group]) -> None:
+        folder = self.run_dir / "rollouts"
+        folder.mkdir(exist_ok=True)
+        lines = [
+            json.dumps(
+                {
+                    "prompt_ids": segment.prompt_ids,
+                    "group_id": group.row.group_id,
+                    "episode_id": episode.request.episode_id,
+                    "token_ids": segment.response_ids,
+                    "logprobs": segment.logprobs,
+                    "versions": segment.versions,
+                    "finish_reason": episode.finish_reason,
+                    "reward": episode.reward,
+                }
+            )
+            for group in groups
+            for episode in group.episodes
+            for segment in episode.segments
+        ]
+        text = "".join(line + "\n" for line in lines)
+        (folder / f"step-{step:06d}.jsonl").write_text(text, encoding="utf-8")
+
+
+def _short(figures: Mapping[str, float]) -> str:
+    return ", ".join(f"{n.removeprefix('val/')} {v:.4g}" for n, v in figures.items())

@@ -1,0 +1,227 @@
+"""The part of the rollout kit about weights, abort, pause and sleep; see ``rollout_kit``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rlframe.errors import RolloutError
+from rlframe.interfaces.rollout import RolloutEngine
+from rlframe.layout import Layout, ParamInfo
+from rlframe.requests import Completion, Request, Sampling
+from rlframe.testing.rollout_reference import RolloutReference
+
+__all__ = ["RolloutControl"]
+
+PROMPT = (7, 8, 9)
+SHORT = Sampling(max_new_tokens=4, min_new_tokens=4)
+LONG = Sampling(max_new_tokens=50, min_new_tokens=50)
+
+
+class RolloutControl:
+    """Checks of what happens around generation."""
+
+    rollout: Any
+
+    def claims(self, engine: RolloutEngine, capability: str) -> None:
+        """Skip what an engine does not claim."""
+        raise NotImplementedError
+
+    def check(
+        self, reference: RolloutReference, request: Request, got: Completion, version: int
+    ) -> None:
+        """Compare a completion with the model."""
+        raise NotImplementedError
+
+    # --- weights --------------------------------------------------------------------------------
+
+    def test_no_weights_is_an_error(self, empty: RolloutEngine) -> None:
+        """And the version says so."""
+        assert empty.version == -1
+        with pytest.raises(RolloutError, match="load"):
+            asyncio.run(empty.generate(Request(PROMPT, SHORT)))
+
+    def test_the_next_version_samples_from_the_new_weights(
+        self, engine: RolloutEngine, reference: RolloutReference
+    ) -> None:
+        """After a change in place, the tied embedding included, and after other tensors."""
+        request = Request(PROMPT, Sampling(max_new_tokens=12))
+        self.check(reference, request, asyncio.run(engine.generate(request)), version=3)
+        reference.change(seed=1)
+        engine.load(4, reference.tensors())
+        assert engine.version == 4
+        self.check(reference, request, asyncio.run(engine.generate(request)), version=4)
+        reference.change(seed=2)
+        engine.load(5, {name: t.clone() for name, t in reference.tensors().items()})
+        self.check(reference, request, asyncio.run(engine.generate(request)), version=5)
+
+    def test_a_load_in_flight_marks_tokens_with_their_version(
+        self, engine: RolloutEngine, reference: RolloutReference
+    ) -> None:
+        """Versions of a response never fall; a request after the load has only the new one."""
+        self.claims(engine, "in-flight")
+
+        async def go() -> tuple[Completion, Completion]:
+            first = asyncio.create_task(engine.generate(Request(PROMPT, LONG)))
+            while engine.stats()["busy_s"] == 0:
+                await asyncio.sleep(0)
+            engine.load(4, reference.tensors())
+            return await first, await engine.generate(Request(PROMPT, SHORT))
+
+        first, second = asyncio.run(go())
+        assert list(first.versions) == sorted(first.versions)
+        assert set(first.versions) <= {3, 4}
+        assert first.versions[-1] == 4
+        assert set(second.versions) == {4}
+
+    def test_layout_covers_every_parameter(
+        self, engine: RolloutEngine, reference: RolloutReference
+    ) -> None:
+        """On every rank, under canonical names and shapes."""
+        shapes = {n: tuple(t.shape) for n, t in reference.tensors().items()}
+        params = {n: ParamInfo(shape, "float32") for n, shape in shapes.items()}
+        wanted = engine.layout(Layout.full(params, ranks=2))
+        assert wanted.params == params
+        assert wanted.world == 2
+        assert all({piece.name for piece in rank} == set(params) for rank in wanted.ranks)
+
+    # --- abort, deadline ------------------------------------------------------------------------
+
+    def test_abort_ends_one_request_only(
+        self, engine: RolloutEngine, reference: RolloutReference
+    ) -> None:
+        """It returns what it has; an unknown id has no effect."""
+
+        async def go() -> list[Completion]:
+            ids = ("a", "b", "c")
+            requests = [Request(PROMPT, LONG, request_id=one) for one in ids]
+            tasks = [asyncio.create_task(engine.generate(r)) for r in requests]
+            await asyncio.sleep(0)
+            engine.abort("b")
+            engine.abort("nobody")
+            return await asyncio.gather(*tasks)
+
+        first, aborted, last = asyncio.run(go())
+        assert aborted.finish_reason == "abort"
+        assert len(aborted.token_ids) < 50
+        self.check(reference, Request(PROMPT, LONG), aborted, version=3)
+        assert (first.finish_reason, last.finish_reason) == ("length", "length")
+        assert len(first.token_ids) == len(last.token_ids) == 50
+
+    def test_a_deadline_in_the_past_aborts(self, engine: RolloutEngine) -> None:
+        """The others go on."""
+
+        async def go() -> list[Completion]:
+            return await asyncio.gather(
+                engine.generate(Request(PROMPT, LONG, deadline_s=0.0)),
+                engine.generate(Request(PROMPT, SHORT)),
+                engine.generate(Request(PROMPT, SHORT, deadline_s=1000.0)),
+            )
+
+        late, other, early = asyncio.run(go())
+        assert late.finish_reason == "abort"
+        assert len(late.token_ids) < 50
+        assert (other.finish_reason, early.finish_reason) == ("length", "length")
+
+    def test_a_cancelled_caller_hurts_no_other(self, engine: RolloutEngine) -> None:
+        """Nor the engine."""
+
+        async def go() -> Completion:
+            gone = asyncio.create_task(engine.generate(Request(PROMPT, LONG)))
+            other = asyncio.create_task(engine.generate(Request(PROMPT, SHORT)))
+            await asyncio.sleep(0)
+            gone.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await gone
+            return await other
+
+        assert len(asyncio.run(go()).token_ids) == 4
+        assert len(asyncio.run(engine.generate(Request(PROMPT, SHORT))).token_ids) == 4
+
+    # --- pause, sleep, loops --------------------------------------------------------------------
+
+    def test_pause_keeps_requests_until_resume(
+        self, engine: RolloutEngine, reference: RolloutReference
+    ) -> None:
+        """Nothing is drawn in between, also for requests that come while paused."""
+        self.claims(engine, "pause")
+
+        async def go() -> list[Completion]:
+            engine.pause("keep")
+            tasks = [asyncio.create_task(engine.generate(Request(PROMPT, LONG))) for _ in "ab"]
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not any(task.done() for task in tasks)
+            engine.load(4, reference.tensors())
+            engine.resume()
+            return await asyncio.gather(*tasks)
+
+        for got in asyncio.run(go()):
+            assert set(got.versions) == {4}
+            assert len(got.token_ids) == 50
+
+    def test_pause_can_abort(self, engine: RolloutEngine) -> None:
+        """Every open request returns; the engine serves again after ``resume``."""
+        self.claims(engine, "pause")
+
+        async def go() -> tuple[list[Completion], Completion]:
+            tasks = [asyncio.create_task(engine.generate(Request(PROMPT, LONG))) for _ in "ab"]
+            await asyncio.sleep(0)
+            engine.pause("abort")
+            ended = await asyncio.gather(*tasks)
+            engine.resume()
+            return ended, await engine.generate(Request(PROMPT, SHORT))
+
+        ended, after = asyncio.run(go())
+        assert [got.finish_reason for got in ended] == ["abort", "abort"]
+        assert len(after.token_ids) == 4
+
+    @pytest.mark.parametrize("level", [1, 2])
+    def test_sleep_and_wake(
+        self, engine: RolloutEngine, reference: RolloutReference, level: int
+    ) -> None:
+        """Asleep it refuses; awake, and after level 2 loaded again, it samples as before."""
+        self.claims(engine, "sleep")
+        request = Request(PROMPT, Sampling(temperature=0, max_new_tokens=8))
+        before = asyncio.run(engine.generate(request))
+        engine.sleep(level)
+        with pytest.raises(RolloutError, match="asleep"):
+            asyncio.run(engine.generate(request))
+        engine.wake()
+        if level == 2:
+            with pytest.raises(RolloutError, match="load"):
+                asyncio.run(engine.generate(request))
+            engine.load(3, reference.tensors())
+        assert asyncio.run(engine.generate(request)).token_ids == before.token_ids
+
+    def test_outlives_event_loops(self, engine: RolloutEngine) -> None:
+        """One ``asyncio.run`` a step, one of them ending with requests that nobody awaits."""
+
+        async def leave() -> None:
+            task = asyncio.create_task(engine.generate(Request(PROMPT, LONG)))
+            await asyncio.sleep(0)
+            assert not task.done()
+
+        async def stay() -> list[Completion]:
+            return await asyncio.gather(*[engine.generate(Request(PROMPT, SHORT)) for _ in "abc"])
+
+        for _ in range(2):
+            asyncio.run(leave())
+            assert [len(got.token_ids) for got in asyncio.run(stay())] == [4, 4, 4]
+
+    def test_stats_count(self, engine: RolloutEngine) -> None:
+        """Requests and tokens since the start, and seconds of work."""
+
+        async def go() -> None:
+            await asyncio.gather(*[engine.generate(Request(PROMPT, SHORT)) for _ in "abc"])
+
+        before = dict(engine.stats())
+        asyncio.run(go())
+        after = engine.stats()
+        grown = {name: after[name] - before[name] for name in after}
+        assert grown["requests"] == 3
+        assert grown["prompt_tokens"] == 3 * len(PROMPT)
+        assert grown["response_tokens"] == 12
+        assert grown["busy_s"] > 0

@@ -1,0 +1,89 @@
+"""One process with the engines of its roles. Clusters start it; engines never see a cluster."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlframe.config import Selected
+from rlframe.errors import RlframeError, WorkerError
+from rlframe.interfaces.model import EngineSpec
+from rlframe.interfaces.rollout import RolloutSpec
+from rlframe.interfaces.strategy import RankInfo
+from rlframe.interfaces.transfer import TransferEngine
+from rlframe.protocol import ONE_TO_ALL, Protocol, protocol_of
+
+__all__ = ["Worker"]
+
+
+class Worker:
+    """Holds one engine a role and calls them.
+
+    A result that is a set of columns is stored in the transfer engine; its handles are returned.
+    An exception that is not an ``RlframeError`` becomes a ``WorkerError``.
+    """
+
+    def __init__(self, rank: RankInfo, transfer: TransferEngine) -> None:
+        self.rank, self.transfer = rank, transfer
+        self.engines: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Seeds and threads of this process."""
+        random.seed(self.rank.seed)
+        np.random.seed(self.rank.seed % 2**32)
+        torch.manual_seed(self.rank.seed)
+        if self.rank.threads:
+            torch.set_num_threads(self.rank.threads)
+
+    def add_model(self, role: str, spec: EngineSpec, engine: Selected) -> None:
+        """Set up a model role."""
+        self._guard(role, "setup", lambda: self._add_model(role, spec, engine))
+
+    def add_rollout(self, role: str, spec: RolloutSpec, engine: Selected) -> None:
+        """Set up a rollout engine."""
+        self._guard(role, "setup", lambda: self._register(role, engine.load()(engine.config, spec)))
+
+    def run(self, role: str, method: str, *args: Any) -> Any:
+        """Call one engine's method; columns come back as handles by name."""
+        function = getattr(self.engines[role], method)
+        outcome = self._guard(role, method, lambda: function(*args))
+        if self.protocol(role, method).combine == "concat":
+            return self.transfer.put(outcome)
+        return outcome
+
+    def protocol(self, role: str, method: str) -> Protocol:
+        """What the engine's class declares for a method."""
+        for base in type(self.engines[role]).__mro__:
+            if hasattr(vars(base).get(method), "__protocol__"):
+                return protocol_of(vars(base)[method])
+        return ONE_TO_ALL
+
+    def close(self) -> None:
+        """Close every engine."""
+        for engine in reversed(self.engines.values()):
+            engine.close()
+        self.engines.clear()
+
+    def _add_model(self, role: str, spec: EngineSpec, engine: Selected) -> None:
+        made = engine.load()(self.rank)
+        made.setup(spec)
+        self._register(role, made)
+
+    def _register(self, role: str, engine: Any) -> None:
+        self.engines[role] = engine
+        for one in self.engines.values():
+            one.peers = self.engines
+
+    def _guard(self, role: str, method: str, call: Any) -> Any:
+        try:
+            return call()
+        except RlframeError:
+            raise
+        except Exception as error:
+            what = f"{method}: {type(error).__name__}: {error}"
+            remote = "".join(traceback.format_exception(error))
+            raise WorkerError(role, self.rank.rank, self.rank.host, what, remote) from error

@@ -1,0 +1,135 @@
+"""Causal attention over rows that lie side by side, registered with transformers.
+
+Everything but attention runs on the packed tokens; queries, keys and values are gathered to a
+(b, longest) grid. Rows start at the left of the grid, so that causality alone keeps real tokens
+from looking at padding: no mask is made, and the fast causal kernels are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from rlframe.errors import ModelError
+from rlframe_strategies.packing import Inputs, Segments
+
+__all__ = ["PACKED_ATTENTION", "attention_kwargs", "register_packed_attention", "supports_packing"]
+
+PACKED_ATTENTION = "rlframe_packed"
+FLASH = ("flash_attention_2", "flash_attention_3")
+
+
+def register_packed_attention() -> None:
+    """Make ``attn_implementation="rlframe_packed"`` known to transformers."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(PACKED_ATTENTION, packed_attention)
+
+
+def supports_packing(model: Any) -> bool:
+    """Whether a transformers model attends causally, over all or a window of what came before."""
+    config = model.config
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    return bool(
+        model._supports_attention_backend
+        and model._supports_sdpa
+        and kinds <= {"full_attention", "sliding_attention"}
+        and not config.is_encoder_decoder
+        and not model._is_stateful
+        and not getattr(config, "attn_logit_softcapping", None)
+        and not getattr(config, "attention_chunk_size", None)
+    )
+
+
+def attention_kwargs(inputs: Inputs, implementation: str) -> Mapping[str, Any]:
+    """What a packed forward passes down to the attention layers."""
+    segments = inputs.segments
+    if segments is None:
+        return {}
+    if implementation in FLASH:
+        return {
+            "cu_seq_lens_q": segments.bounds,
+            "cu_seq_lens_k": segments.bounds,
+            "max_length_q": segments.longest,
+            "max_length_k": segments.longest,
+        }
+    return {"rlframe_segments": segments}
+
+
+class _Grid(torch.autograd.Function):
+    """(T, h, d) tokens to a (b * longest, h, d) grid, zeros in between."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, segments: Segments) -> Tensor:
+        ctx.slots = segments.slots
+        size = segments.rows * segments.longest
+        grid = tokens.new_zeros(size, *tokens.shape[1:])
+        return grid.index_copy_(0, segments.slots, tokens)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0].index_select(0, ctx.slots), None
+
+
+class _Tokens(torch.autograd.Function):
+    """The reverse of :class:`_Grid`."""
+
+    @staticmethod
+    def forward(ctx: Any, grid: Tensor, segments: Segments) -> Tensor:
+        ctx.slots, ctx.size = segments.slots, len(grid)
+        return grid.index_select(0, segments.slots)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        grid = grads[0].new_zeros(ctx.size, *grads[0].shape[1:])
+        return grid.index_copy_(0, ctx.slots, grads[0]), None
+
+
+def _to_grid(heads: Tensor, segments: Segments) -> Tensor:
+    """(1, h, T, d) to (b, h, longest, d)."""
+    grid: Tensor = _Grid.apply(heads[0].transpose(0, 1), segments)  # type: ignore[no-untyped-call]
+    return grid.view(segments.rows, segments.longest, *grid.shape[1:]).transpose(1, 2)
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    rlframe_segments: Segments | None = None,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention of transformers' interface: (r, h, w, d) in, (r, w, h, d) out.
+
+    Without segments the rows are padded on the right. Raises ``ModelError`` where a mask arrives,
+    or a packed row that the model did not pass the segments of, or a row beyond the window.
+    """
+    if attention_mask is not None:
+        raise ModelError("packed attention was given a mask: set strategy.packing=off")
+    segments = rlframe_segments
+    if segments is not None:
+        query, key, value = (_to_grid(heads, segments) for heads in (query, key, value))
+    if sliding_window is not None and query.shape[2] > sliding_window:
+        raise ModelError("packed attention has no sliding window: set strategy.packing=off")
+    out = scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        dropout_p=dropout,
+        scale=scaling,
+        is_causal=query.shape[2] > 1,
+        enable_gqa=query.shape[1] != key.shape[1],
+    ).transpose(1, 2)
+    if segments is None:
+        return out.contiguous(), None
+    flat = out.reshape(-1, *out.shape[2:])
+    tokens: Tensor = _Tokens.apply(flat, segments)  # type: ignore[no-untyped-call]
+    return tokens[None], None

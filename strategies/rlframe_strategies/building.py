@@ -1,0 +1,118 @@
+"""From a :class:`ModelSpec` to a module on the CPU, checked, before it is placed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from rlframe.errors import ConfigError, ModelError
+from rlframe_strategies.attention import FLASH, supports_packing
+from rlframe_strategies.loading import load_model, read_tensors
+from rlframe_strategies.module import LanguageModel
+from rlframe_strategies.packing import make_inputs
+
+if TYPE_CHECKING:
+    from rlframe.interfaces.strategy import ModelSpec
+
+__all__ = ["Built", "Packing", "build_module", "packing_of"]
+
+Packing = Literal["auto", "on", "off"]
+
+
+@dataclass(frozen=True)
+class Built:
+    """The module, the folder or hub name that it came from, and the config that it had there."""
+
+    module: LanguageModel
+    source: str
+    original_config: Any
+
+
+def build_module(spec: ModelSpec, device: torch.device) -> Built:
+    """Load a model, give it its kind's head, check that head, switch on checkpointing."""
+    loaded = load_model(spec.path, spec.model, device)
+    if loaded.model.lacks_head and spec.kind in ("policy", "teacher"):
+        raise ModelError(f"model '{loaded.source}' has no language-model head")
+    module = LanguageModel(loaded.model, spec.kind, spec.temperature)
+    module.eval()
+    module.check_head(loaded.source)
+    if spec.kind in ("value", "score"):
+        _load_score(module, loaded.source)
+    if spec.model.gradient_checkpointing:
+        _checkpoint(module)
+    return Built(module, loaded.source, loaded.original_config)
+
+
+def _load_score(module: LanguageModel, source: str) -> None:
+    """Take the number head of a checkpoint that has one; a new head starts at zero."""
+    for name, tensor in read_tensors(source, ("score.weight", "score.bias")).items():
+        target = getattr(module.score, name.removeprefix("score."))
+        if target is None or target.shape != tensor.shape:
+            shape = None if target is None else tuple(target.shape)
+            raise ModelError(
+                f"model '{source}': {name} has shape {tuple(tensor.shape)}, not {shape}"
+            )
+        with torch.no_grad():
+            target.copy_(tensor)
+
+
+def _checkpoint(module: LanguageModel) -> None:
+    """Recompute layers in the backward pass; only these flags are set to training, no dropout."""
+    if not module.lm.supports_gradient_checkpointing:
+        raise ConfigError("model.gradient_checkpointing: this model does not support it")
+    module.lm.gradient_checkpointing_enable({"use_reentrant": False})
+    for layer in module.modules():
+        if hasattr(layer, "gradient_checkpointing"):
+            layer.training = True
+
+
+def packing_of(module: LanguageModel, packing: Packing, spec: ModelSpec) -> tuple[bool, int]:
+    """Whether rows are packed, and the longest row (tokens) that may be (0: any).
+
+    Beyond the window of a model with sliding-window attention rows are padded. ``auto`` packs where
+    a trial agrees with the padded forward; ``on`` raises ``ConfigError`` where packing cannot be.
+    """
+    config = module.lm.config
+    chosen = spec.model.attn
+    ours = chosen in ("auto", "sdpa") and supports_packing(module.lm)
+    flash = config._attn_implementation in FLASH
+    if packing == "off":
+        return False, 0
+    if (ours and _agrees(module)) or (flash and supports_packing(module.lm)):
+        window: int = getattr(config, "sliding_window", None) or 0
+        used = getattr(config, "use_sliding_window", True) is not False and not flash
+        return True, window if used else 0
+    if packing == "on":
+        raise ConfigError(
+            f"strategy.packing=on: {type(module.lm).__name__} with attn={chosen} cannot be packed; "
+            "use packing=auto"
+        )
+    return False, 0
+
+
+@torch.no_grad()
+def _agrees(module: LanguageModel) -> bool:
+    """Compare packed and padded hidden states on two short rows."""
+    from tensordict import TensorDict
+
+    lengths = torch.tensor([2, 1])
+    micro = TensorDict(
+        {
+            "prompt_ids": torch.tensor([[1, 2], [0, 3]]),
+            "response_ids": torch.tensor([[4, 5, 6, 7, 8], [5, 0, 0, 0, 0]]) % 8,
+            "prompt_lengths": lengths,
+            "response_lengths": torch.tensor([5, 1]),
+        },
+        batch_size=[2],
+    )
+    states = []
+    for packed in (False, True):
+        module.use_packed_attention(packed)
+        inputs = make_inputs(micro, packed=packed, masked=not packed, whole=False)
+        states.append(module.hidden(inputs).index_select(0, inputs.take).float())
+    module.use_packed_attention(False)
+    error = (states[0] - states[1]).abs().max() / states[0].abs().max().clamp(min=1e-6)
+    exact = next(module.parameters()).dtype == torch.float32
+    return bool(error < (1e-4 if exact else 5e-2))

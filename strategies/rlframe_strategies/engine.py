@@ -1,0 +1,156 @@
+"""The model engine over any causal language model: micro-batches and loss terms over a Strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlframe.advantages import checked_columns
+from rlframe.batch import Batch
+from rlframe.errors import TrainingError
+from rlframe.interfaces.model import EngineSpec, ModelEngine, UpdateResult
+from rlframe.interfaces.strategy import RankInfo, Strategy
+from rlframe.layout import Layout
+from rlframe.packed import Packed
+from rlframe.plan import UpdatePlan, infer_plan
+from rlframe_strategies.minibatch import MiniBatch, micro_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["CausalLMEngine"]
+
+_PER_ROW = ("scores",)
+_MOST_SKIPPED = 20
+"""Skipped optimiser steps in a row after which the run is ended."""
+
+
+class CausalLMEngine(ModelEngine):
+    """One role on one rank.
+
+    Losses, gradients and metrics are those of the whole mini-batch, however it is split: each
+    term's denominator is counted before the first micro-batch, over all ranks.
+    """
+
+    def __init__(self, rank: RankInfo) -> None:
+        super().__init__(rank)
+        self._skipped_in_a_row = 0
+
+    def setup(self, spec: EngineSpec) -> None:
+        """See :class:`ModelEngine`."""
+        self._spec = spec
+        self._algorithm = spec.algorithm.load()(spec.algorithm.config)
+        self._strategy: Strategy = spec.strategy.load()(spec.strategy.config, self.rank)
+        self._strategy.build(spec.model)
+
+    def infer(self, batch: Batch) -> Mapping[str, Packed]:
+        """See :class:`ModelEngine`."""
+        outputs = self._spec.role.outputs
+        micros = self._even(batch)
+        parts: dict[str, list[Packed]] = {name: [] for name in outputs}
+        for rows in micros:
+            micro = micro_of(batch, rows, ("prompt_ids", "response_ids", "response_mask"))
+            out = self._strategy.forward(micro, tuple(outputs))
+            for name in outputs:
+                parts[name].append(_pack(name, out.get(name), batch, rows))
+        back = np.argsort(np.concatenate(micros), kind="stable")
+        return {column: Packed.concat(parts[n]).take(back) for n, column in outputs.items()}
+
+    def advantages(self, batch: Batch) -> Mapping[str, Packed]:
+        """See :class:`ModelEngine`."""
+        batch.reduce = self._strategy.reduce
+        return checked_columns(self._algorithm, batch)
+
+    def update(self, batch: Batch, plan: UpdatePlan) -> UpdateResult:
+        """See :class:`ModelEngine`."""
+        totals: dict[str, list[float]] = {}
+        skipped: list[str] = []
+        for number, step in enumerate(plan.minibatches):
+            rows = step.micros[self._strategy.mesh.dp_rank(self.rank.rank)]
+            mini = MiniBatch(self._spec, self._algorithm, self._strategy, batch, rows)
+            self._strategy.forward_backward(mini.micros, self._spec.role.computes, mini.loss)
+            lr = self._strategy.learning_rate()
+            norm = self._strategy.step(self._spec.max_grad_norm)
+            figures = mini.figures() | {"grad_norm": norm, "lr": lr}
+            if np.isfinite(norm):
+                self._skipped_in_a_row = 0
+                for name, value in figures.items():
+                    totals.setdefault(name, []).append(value)
+            else:
+                skipped.append(self._skip(number, figures))
+        metrics = {name: float(np.mean(values)) for name, values in totals.items()}
+        metrics["skipped_steps"] = float(len(skipped))
+        return UpdateResult(metrics, len(plan.minibatches) - len(skipped), tuple(skipped))
+
+    def evaluate(self, batch: Batch, plan: UpdatePlan) -> Mapping[str, float]:
+        """See :class:`ModelEngine`."""
+        rows = plan.minibatches[0].micros[self._strategy.mesh.dp_rank(self.rank.rank)]
+        mini = MiniBatch(self._spec, self._algorithm, self._strategy, batch, rows)
+        for micro in mini.micros:
+            out = self._strategy.forward(micro, self._spec.role.computes)
+            with torch.no_grad():
+                mini.loss(out, micro)
+        return mini.figures()
+
+    def layout(self) -> Layout:
+        """See :class:`ModelEngine`."""
+        return self._strategy.layout()
+
+    def hand_over(self, target: str, version: int) -> int:
+        """See :class:`ModelEngine`."""
+        self.peers[target].load(version, self._strategy.views())
+        return 0
+
+    def phase(self, phase: Literal["train", "generate", "idle"]) -> None:
+        """See :class:`ModelEngine`."""
+        if phase == "idle":
+            self._strategy.offload()
+        else:
+            self._strategy.onload()
+
+    def save(self, directory: Path) -> None:
+        """See :class:`ModelEngine`."""
+        self._strategy.save(directory)
+
+    def load(self, directory: Path) -> None:
+        """See :class:`ModelEngine`."""
+        self._strategy.load(directory)
+
+    def export(self, directory: Path) -> None:
+        """See :class:`ModelEngine`."""
+        self._strategy.export(directory)
+
+    def close(self) -> None:
+        """See :class:`ModelEngine`."""
+        self._strategy.close()
+
+    def _even(self, batch: Batch) -> list[NDArray[np.int64]]:
+        """Micro-batches of this rank's rows, as many as on the rank that needs most."""
+        lengths = batch.lengths("prompt_ids") + batch.lengths("response_ids")
+        micros = list(infer_plan(lengths, self._spec.tokens_per_microbatch).micros[0])
+        most = int(self._strategy.reduce(torch.tensor(float(len(micros))), "max"))
+        return micros + [np.zeros(0, np.int64)] * (most - len(micros))
+
+    def _skip(self, number: int, figures: Mapping[str, float]) -> str:
+        self._skipped_in_a_row += 1
+        odd = [name for name, value in figures.items() if not np.isfinite(value)]
+        reason = f"optimiser step {number + 1} skipped: {', '.join(odd)} not finite"
+        if self._skipped_in_a_row >= _MOST_SKIPPED:
+            raise TrainingError(
+                f"role '{self._spec.role.name}': {_MOST_SKIPPED} optimiser steps in a row were "
+                f"skipped; the last: {reason}. Lower optim.lr, or look at the rewards and losses"
+            )
+        return reason
+
+
+def _pack(name: str, values: Tensor | None, batch: Batch, rows: NDArray[np.int64]) -> Packed:
+    assert values is not None, f"the strategy computed no '{name}'"
+    dense = values.detach().float().cpu().numpy()
+    if name in _PER_ROW:
+        return Packed(dense)
+    return Packed.from_padded(dense, batch.lengths("response_ids")[rows])

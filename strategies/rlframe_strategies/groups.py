@@ -1,0 +1,66 @@
+"""Process groups of PyTorch: joining, summing over ranks, leaving."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rlframe.errors import ConfigError, TrainingError
+from rlframe.interfaces.strategy import RankInfo
+
+__all__ = ["ProcessGroup"]
+
+
+class ProcessGroup:
+    """The default group of this process: joined unless it exists, left by whoever joined it.
+
+    One rank alone needs no rendezvous. Raises ``ConfigError`` where several ranks have no
+    ``init_method``, ``TrainingError`` where a group of another size exists.
+    """
+
+    def __init__(self, rank: RankInfo, device: torch.device) -> None:
+        from torch import distributed as dist
+
+        self.world = rank.world
+        self._joined = False
+        if not dist.is_initialized():
+            self._join(rank, device)
+            self._joined = True
+        elif dist.get_world_size() != rank.world or dist.get_rank() != rank.rank:
+            raise TrainingError(
+                f"this process is rank {dist.get_rank()} of a group of {dist.get_world_size()}, "
+                f"the strategy wants rank {rank.rank} of {rank.world}"
+            )
+
+    def _join(self, rank: RankInfo, device: torch.device) -> None:
+        from torch import distributed as dist
+
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        if rank.world == 1:
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
+            return
+        if rank.init_method is None:
+            raise ConfigError(f"{rank.world} ranks need an init_method to find each other")
+        dist.init_process_group(
+            backend, init_method=rank.init_method, rank=rank.rank, world_size=rank.world
+        )
+
+    def reduce(self, values: Tensor, op: Literal["sum", "max"] = "sum") -> Tensor:
+        """All-reduce of a copy."""
+        from torch import distributed as dist
+
+        total = values.clone()
+        if self.world > 1:
+            dist.all_reduce(total, dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX)
+        return total
+
+    def leave(self) -> None:
+        """Destroy the group if this object made it."""
+        from torch import distributed as dist
+
+        if self._joined and dist.is_initialized():
+            dist.destroy_process_group()
+        self._joined = False

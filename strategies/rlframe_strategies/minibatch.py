@@ -1,0 +1,144 @@
+"""One optimiser step's rows on one rank: micro-batches, denominators, loss shares, figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlframe.algorithm import Algorithm, Output, Term
+from rlframe.batch import Batch
+from rlframe.interfaces.model import EngineSpec
+from rlframe.interfaces.strategy import Strategy
+from rlframe.loss import add_loss_mask, count_denominators, loss_share, reduce_terms
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+    from torch import Tensor
+
+__all__ = ["MiniBatch", "micro_of"]
+
+Rows = NDArray[np.int64]
+
+
+def micro_of(batch: Batch, rows: Rows, names: Sequence[str] | None = None) -> TensorDict:
+    """The given rows as a TensorDict with a ``loss_mask``: sampled tokens of rows trained on."""
+    chosen = batch.take(rows)
+    micro = chosen.to_tensordict(names)
+    return add_loss_mask(micro) if "train" in micro else micro
+
+
+class MiniBatch:
+    """Counts every denominator over all ranks when it is made, before any micro-batch runs."""
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        algorithm: Algorithm,
+        strategy: Strategy,
+        batch: Batch,
+        rows: Sequence[Rows],
+    ) -> None:
+        self._spec, self._algorithm, self._strategy = spec, algorithm, strategy
+        self._schema = batch.schema
+        self.micros = [micro_of(batch, part) for part in rows]
+        mine = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+        atoms = algorithm.atoms(batch)
+        self._denominators = count_denominators(
+            micro_of(batch, mine, _mask_sources(batch, algorithm)),
+            tuple(dict.fromkeys((*algorithm.masks, "loss_mask"))),
+            strategy.reduce,
+            rows=len(mine),
+            atoms=None if atoms is None else len(np.unique(atoms[mine])),
+        )
+        self._sums: dict[str, Tensor] = {}
+        if type(algorithm).minibatch is not Algorithm.minibatch:
+            self._add_minibatch_columns()
+
+    def loss(self, out: Output, micro: TensorDict) -> Tensor:
+        """This micro-batch's share of the loss; its figures are added up."""
+        share, figures = loss_share(
+            self._algorithm,
+            self._spec.role.name,
+            out,
+            micro,
+            self._denominators,
+            fixed_length=self._spec.max_response_tokens,
+            schema=self._schema,
+        )
+        figures |= self._mismatch(micro)
+        for name, value in figures.items():
+            self._sums[name] = self._sums.get(name, torch.zeros((), dtype=torch.float64)) + value
+        return share
+
+    def figures(self) -> dict[str, float]:
+        """Every term and metric over the whole mini-batch and all ranks."""
+        names = sorted(self._sums)
+        total = self._strategy.reduce(torch.stack([self._sums[n].cpu() for n in names]))
+        return dict(zip(names, total.tolist(), strict=True))
+
+    def _mismatch(self, micro: TensorDict) -> dict[str, Tensor]:
+        """Trainer against sampler on the same tokens: mean |log pi_old - log pi_rollout|, nats."""
+        if "old_logprobs" not in micro or "rollout_logprobs" not in micro:
+            return {}
+        gap = (micro["old_logprobs"] - micro["rollout_logprobs"]).abs()
+        terms = {"rollout_logprob_gap": Term(gap)}
+        return reduce_terms(terms, micro, self._denominators)[1]
+
+    def _add_minibatch_columns(self) -> None:
+        """Columns that need all outputs of the mini-batch: a pass without gradient, gathered."""
+        computes = self._spec.role.computes
+        outs = [self._strategy.forward(micro, computes) for micro in self.micros]
+        sizes = [len(micro) for micro in self.micros]
+        offset, total = self._place(sum(sizes))
+        whole = self._gather(self.micros, offset, total)
+        fields = {n: [{n: out.get(n)} for out in outs] for n in computes}
+        out = Output(**{n: self._gather(part, offset, total)[n] for n, part in fields.items()})
+        made = self._algorithm.minibatch(out, _tensordict(whole, total))
+        for name, column in made.items():
+            mine = torch.split(column[offset : offset + sum(sizes)], sizes)
+            for micro, part in zip(self.micros, mine, strict=True):
+                micro[name] = part[:, : micro["response_ids"].shape[1]]
+
+    def _place(self, count: int) -> tuple[int, int]:
+        """This rank's first row among the rows of all ranks, and how many those are."""
+        mesh = self._strategy.mesh
+        counts = torch.zeros(mesh.dp, dtype=torch.float64)
+        mine = mesh.dp_rank(self._strategy.rank.rank)
+        counts[mine] = count
+        counts = self._strategy.reduce(counts)
+        return int(counts[:mine].sum()), int(counts.sum())
+
+    def _gather(
+        self, parts: Sequence[Mapping[str, Tensor]] | Sequence[TensorDict], offset: int, total: int
+    ) -> dict[str, Tensor]:
+        """Rows of all micro-batches and ranks, padded to the widest: a sum with zeros elsewhere."""
+        out: dict[str, Tensor] = {}
+        names = [n for n in parts[0].keys() if n != "scalars"]  # noqa: SIM118
+        for name in names:
+            rows = [part[name].float().cpu() for part in parts]
+            wide = [max(r.shape[axis] for r in rows) for axis in range(1, rows[0].dim())]
+            shape = self._strategy.reduce(torch.tensor([0.0, *map(float, wide)]), "max")[1:]
+            full = torch.zeros(total, *(int(s) for s in shape), dtype=torch.float64)
+            start = offset
+            for r in rows:
+                region = tuple(slice(0, s) for s in r.shape[1:])
+                full[(slice(start, start + len(r)), *region)] = r.double()
+                start += len(r)
+            dtype = parts[0][name].dtype
+            out[name] = self._strategy.reduce(full).to(dtype)
+        return out
+
+
+def _mask_sources(batch: Batch, algorithm: Algorithm) -> tuple[str, ...]:
+    wanted = dict.fromkeys(("response_ids", "response_mask", "train", *algorithm.masks))
+    return tuple(name for name in wanted if name in batch)
+
+
+def _tensordict(columns: dict[str, Tensor], rows: int) -> TensorDict:
+    from tensordict import TensorDict
+
+    return TensorDict(columns, batch_size=[rows])

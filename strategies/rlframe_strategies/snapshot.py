@@ -1,0 +1,69 @@
+"""Save and load a strategy through :mod:`rlframe_strategies.boxes`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rlframe.errors import SnapshotError
+from rlframe_strategies.boxes import SavedBoxes, write_boxes
+
+if TYPE_CHECKING:
+    from rlframe_strategies.base import TorchStrategy
+
+__all__ = ["load_snapshot", "save_snapshot"]
+
+
+def save_snapshot(strategy: TorchStrategy, directory: Path) -> None:
+    """Write this rank's boxes, counters and random state."""
+    tensors: dict[str, dict[str, Tensor]] = {"weight": strategy.weights()}
+    state: dict[str, Any] = {"kind": strategy.spec.kind, "optimiser": None}
+    optimiser = strategy.optimiser
+    if optimiser is not None:
+        tensors.update(optimiser.state())
+        state["optimiser"] = optimiser.config.name
+        state["steps"] = optimiser.steps
+        state["counts"] = optimiser.counts()
+    extra = {"rng": torch.get_rng_state()}
+    if strategy.device.type == "cuda":
+        extra["rng_cuda"] = torch.cuda.get_rng_state(strategy.device)
+    write_boxes(directory, strategy.rank.rank, strategy.layout(), tensors, state, extra)
+
+
+def load_snapshot(strategy: TorchStrategy, directory: Path) -> None:
+    """Read weights and, where there is an optimiser, its state; in place.
+
+    A rank beyond the saved ones takes the random state of its number modulo the saved world. Raises
+    ``SnapshotError`` for another model, another optimiser, missing or damaged files.
+    """
+    saved = SavedBoxes(directory)
+    state = saved.state()
+    if state["kind"] != strategy.spec.kind:
+        raise SnapshotError(f"snapshot {directory} is of a {state['kind']} model")
+    layout = strategy.layout()
+    pieces = layout.ranks[strategy.rank.rank]
+    saved.read_into("weight", pieces, layout, strategy.weights())
+    optimiser = strategy.optimiser
+    if optimiser is not None:
+        if state["optimiser"] != optimiser.config.name:
+            raise SnapshotError(
+                f"snapshot {directory} was written with optimiser {state['optimiser']}, "
+                f"not {optimiser.config.name}: set optim.name or start anew"
+            )
+        for kind, buffers in optimiser.state().items():
+            saved.read_into(kind, pieces, layout, buffers)
+        optimiser.restore(int(state["steps"]), state["counts"])
+    _restore_rng(strategy, saved)
+
+
+def _restore_rng(strategy: TorchStrategy, saved: SavedBoxes) -> None:
+    rank = strategy.rank.rank % saved.world
+    rng = saved.extra("rng", rank)
+    if rng is not None:
+        torch.set_rng_state(rng)
+    cuda = saved.extra("rng_cuda", rank)
+    if cuda is not None and strategy.device.type == "cuda":
+        torch.cuda.set_rng_state(cuda, strategy.device)

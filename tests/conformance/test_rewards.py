@@ -1,0 +1,93 @@
+"""RewardKit over every registered reward, and over the forms of a plain function."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlframe.host.host import PluginHost
+from rlframe.host.resolve import resolve
+from rlframe.interfaces.data import Reward
+from rlframe.rewards import FunctionReward
+from rlframe.testing.reward_kit import RewardKit
+
+HOST = PluginHost().load()
+
+CASES = {
+    "exact": {
+        "columns": {"prompt": "1+1=", "answer": 2},
+        "cases": (("2", 1.0), (" 2\n", 1.0), ("3", 0.0), ("22", 0.0), ("", 0.0)),
+        "needs": ("answer",),
+    }
+}
+"""What each registered reward is tried on."""
+
+
+def test_every_registered_reward_is_tried():
+    assert set(CASES) == set(HOST.components("reward"))
+
+
+class TestRegistered(RewardKit):
+    @pytest.fixture(autouse=True, params=sorted(CASES))
+    def _choose(self, request):
+        self.kind = resolve(HOST, "reward", request.param).value
+        for name, value in CASES[request.param].items():
+            setattr(self, name, value)
+
+    def make(self) -> Reward:
+        return self.kind(self.kind.Config()) if hasattr(self.kind, "Config") else self.kind()
+
+
+def one(response, answer):
+    return float(response == answer)
+
+
+async def one_later(response, answer):
+    return response == answer
+
+
+def group(responses, answer):
+    return [float(r == a) for r, a in zip(responses, answer, strict=True)]
+
+
+def parts(**columns):
+    right = columns["response"] == columns["answer"]
+    return {"right": right, "short": None if right else 0.0}
+
+
+class TestFunctions(RewardKit):
+    cases = (("2", 1.0), ("3", 0.0))
+
+    @pytest.fixture(autouse=True, params=[one, one_later, group, parts])
+    def _choose(self, request):
+        self.function = request.param
+        self.needs = () if self.function is parts else ("answer",)
+
+    def make(self) -> Reward:
+        return FunctionReward(self.function)
+
+
+class TestAbstaining(RewardKit):
+    cases = (("2", None),)
+
+    def make(self) -> Reward:
+        return FunctionReward(lambda response: None, "none")
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (lambda response: 0.5, "test_cases_get_their_outcome"),
+        (lambda response, memory=[]: memory.append(1) or len(memory), "test_the_same_twice"),
+        (lambda responses: list(range(len(responses))), "test_order_does_not_matter"),
+        (lambda response: float(response), "test_one_value_an_episode"),
+    ],
+)
+def test_the_kit_notices_a_broken_reward(broken, check):
+    class Kit(RewardKit):
+        cases = (("2", 1.0), ("3", 0.0))
+
+        def make(self) -> Reward:
+            return FunctionReward(broken, "broken")
+
+    with pytest.raises((AssertionError, ValueError)):
+        getattr(Kit(), check)()

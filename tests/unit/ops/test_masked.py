@@ -1,0 +1,51 @@
+"""Masked statistics never read what lies outside the mask."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rlframe.ops import masked_mean, masked_var, masked_whiten
+
+MASK = torch.tensor([[True, True, False], [True, False, True]])
+VALUES = torch.tensor([[1.0, 2.0, float("nan")], [3.0, float("inf"), 6.0]])
+
+
+def test_mean_and_population_variance():
+    assert float(masked_mean(VALUES, MASK)) == pytest.approx(3.0)
+    assert float(masked_var(VALUES, MASK)) == pytest.approx((4 + 1 + 0 + 9) / 4)
+
+
+def test_whiten_is_zero_outside_and_standard_inside():
+    white = masked_whiten(VALUES, MASK)
+    assert white.dtype == VALUES.dtype
+    assert (white[~MASK] == 0).all()
+    assert float(white[MASK].mean()) == pytest.approx(0, abs=1e-6)
+    assert float(white[MASK].var(correction=0)) == pytest.approx(1, abs=1e-5)
+
+
+def test_empty_mask_and_constant_values():
+    none = torch.zeros_like(MASK)
+    assert float(masked_mean(VALUES, none)) == 0
+    assert (masked_whiten(VALUES, none) == 0).all()
+    assert (masked_whiten(torch.full((2, 3), 0.35), MASK).abs() < 1e-3).all()
+
+
+def test_sums_over_ranks_are_used():
+    """Two halves that share their totals whiten as the whole does."""
+    whole = masked_whiten(VALUES, MASK)
+
+    def whole_total(values, mask):
+        del mask
+        # What an all-reduce would give: each call sums the same expression over both halves.
+        return totals.pop(0)
+
+    ones = torch.where(MASK, 1.0, 0.0).double().sum()
+    total = torch.where(MASK, VALUES, 0.0).double().sum()
+    squares = torch.where(MASK, (VALUES.double() - total / ones) ** 2, 0.0).sum()
+    halves = []
+    for row in range(2):
+        totals = [total, ones, total, ones, squares, ones]
+        halves.append(masked_whiten(VALUES[row : row + 1], MASK[row : row + 1], whole_total))
+        assert not totals
+    torch.testing.assert_close(torch.cat(halves), whole)

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlframe.errors import BatchError
+from rlframe.testing.models import random_micro
+from rlframe_strategies.packing import Inputs, dummy_inputs, make_inputs, to_rows
+
+
+def rows_of(inputs: Inputs) -> list[list[int]]:
+    """The tokens fed, row by row."""
+    if inputs.segments is None:
+        lengths = [int(n) + 1 - i * inputs.longest for i, n in enumerate(inputs.last)]
+        pairs = zip(inputs.input_ids, lengths, strict=True)
+        return [row[:n].tolist() for row, n in pairs]
+    bounds = inputs.segments.bounds.tolist()
+    return [inputs.input_ids[0, a:b].tolist() for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 6),
+    prompt=st.integers(1, 8),
+    response=st.integers(1, 8),
+    seed=st.integers(0, 10**6),
+    packed=st.booleans(),
+    whole=st.booleans(),
+)
+def test_every_response_token_is_predicted_from_the_tokens_before_it(
+    rows: int, prompt: int, response: int, seed: int, packed: bool, whole: bool
+) -> None:
+    micro = random_micro(rows, prompt, response, seed)
+    inputs = make_inputs(micro, packed=packed, masked=not packed, whole=whole)
+    fed = rows_of(inputs)
+    flat = inputs.input_ids.flatten().tolist()
+    positions = inputs.position_ids.flatten().tolist()
+    seen = 0
+    for i in range(rows):
+        p, r = int(micro["prompt_lengths"][i]), int(micro["response_lengths"][i])
+        prompt_ids = micro["prompt_ids"][i, prompt - p :].tolist()
+        response_ids = micro["response_ids"][i, :r].tolist()
+        everything = prompt_ids + response_ids
+        assert fed[i] == (everything if whole or not r else everything[:-1])
+        assert flat[int(inputs.last[i])] == fed[i][-1]
+        for t in range(r):
+            where = int(inputs.take[seen])
+            assert positions[where] == p + t - 1
+            assert flat[where] == everything[p + t - 1]
+            assert int(inputs.labels[seen]) == response_ids[t]
+            assert int(inputs.put[seen]) == i * response + t
+            seen += 1
+    assert seen == len(inputs.take) == len(inputs.labels) == len(inputs.put)
+
+
+def test_padding_is_minimal_and_on_the_right() -> None:
+    micro = random_micro(rows=5, prompt=30, response=30, seed=2)
+    micro["prompt_lengths"].clamp_(max=3)
+    micro["response_lengths"].clamp_(max=4)
+    inputs = make_inputs(micro, packed=False, masked=True, whole=False)
+    assert inputs.attention_mask is not None
+    lengths = micro["prompt_lengths"] + (micro["response_lengths"] - 1).clamp(min=0)
+    assert inputs.input_ids.shape == (5, int(lengths.max()))
+    assert torch.equal(inputs.attention_mask.sum(1), lengths)
+    assert bool((inputs.attention_mask.diff(dim=1) <= 0).all())
+
+
+def test_rows_of_equal_length_are_not_gathered() -> None:
+    micro = random_micro(rows=3, prompt=4, response=4)
+    micro["prompt_lengths"].fill_(4)
+    micro["response_lengths"].fill_(4)
+    inputs = make_inputs(micro, packed=True, masked=False, whole=False)
+    assert inputs.segments is None
+    assert inputs.input_ids.shape == (3, 7)
+
+
+def test_to_rows_puts_zeros_where_a_row_has_ended() -> None:
+    micro = random_micro(rows=4, seed=7)
+    inputs = make_inputs(micro, packed=True, masked=False, whole=False)
+    out = to_rows(torch.ones(len(inputs.take)), inputs)
+    width = micro["response_ids"].shape[1]
+    assert torch.equal(out, (torch.arange(width) < micro["response_lengths"][:, None]).float())
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    micro = random_micro()
+    micro["prompt_lengths"][1] = 0
+    with pytest.raises(BatchError, match="empty prompt"):
+        make_inputs(micro, packed=True, masked=False, whole=False)
+
+
+def test_dummy_inputs_are_consistent() -> None:
+    inputs = dummy_inputs(torch.device("cpu"))
+    assert to_rows(torch.ones(1), inputs).shape == (1, 1)
+    assert int(inputs.last[0]) < inputs.input_ids.numel()
