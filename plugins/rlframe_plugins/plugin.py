@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 
 from rlframe import Component, hookimpl
+from rlframe_plugins.mappers.cli import add_map_command
 
 RLFRAME_API_VERSION = 1
 
@@ -65,6 +67,12 @@ _DATAFLOW = (
         "rlframe_plugins.mappers.fixed:FixedMapper",
         summary="roles lie in the pools that the config names",
     ),
+    Component(
+        "mapper",
+        "auto",
+        "rlframe_plugins.mappers.auto:AutoMapper",
+        summary="the best pools and parallel sizes, searched",
+    ),
 )
 _TASKS = (
     Component(
@@ -112,3 +120,9 @@ _LOGGERS = (
 def rlframe_components() -> Sequence[Component]:
     """Offer everything in this package."""
     return _ROLLOUTS + _DATAFLOW + _TASKS + _LOGGERS
+
+
+@hookimpl
+def rlframe_cli(subcommands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``rlframe map``."""
+    add_map_command(subcommands)

@@ -14,7 +14,7 @@ from rlframe_plugins.mappers.catalogue import Hardware
 from rlframe_plugins.mappers.dataflow import Unit
 from rlframe_plugins.mappers.workload import Workload
 
-__all__ = ["RECOMPUTE", "SCHEMES", "Grid", "Way", "generation_grid", "model_grid"]
+__all__ = ["RECOMPUTE", "SCHEMES", "SCHEMES_OF", "Grid", "Way", "generation_grid", "model_grid"]
 
 Floats = NDArray[np.float64]
 
@@ -22,13 +22,14 @@ SCHEMES = ("ddp", "zero1", "zero2", "fsdp", "megatron")
 """How states are sharded: not, optimiser, + gradients, + weights, optimiser under t x p."""
 RECOMPUTE = ("none", "selective", "full")
 """Kept for the backward pass: all, all but attention scores, the input of each layer."""
-_SCHEMES_OF = {
+SCHEMES_OF = {
     "single": ("ddp",),
     "ddp": ("ddp",),
     "fsdp": ("fsdp",),
     "deepspeed": ("zero1", "zero2", "fsdp"),
     "megatron": ("megatron",),
 }
+"""Schemes that a strategy can run; strategy "single" has one rank."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ def _meshes(unit: Unit, scheme: str, devices: int, node: int) -> Iterator[tuple[
     stages = _divisors(unit.shape.layers) if scheme == "megatron" else [1]
     for t, p in product(tensor, stages):
         d, rest = divmod(devices, t * p)
+        if unit.strategies == ("single",) and d > 1:
+            continue
         if d and not rest and not (unit.trained and unit.minibatch_rows % d):
             yield t, p, d
 
@@ -123,7 +126,7 @@ def _node_of(hardware: Hardware, devices: int) -> int:
 def model_grid(unit: Unit, hardware: Hardware, work: Workload, pools: dict[int, int]) -> Grid:
     """Every way to run a model role on each pool size (``grains``: devices)."""
     ways: list[tuple[int, ...]] = []
-    names = dict.fromkeys(s for name in unit.strategies for s in _SCHEMES_OF[name])
+    names = dict.fromkeys(s for name in unit.strategies for s in SCHEMES_OF[name])
     if not unit.trained:
         names = dict.fromkeys("ddp" if s.startswith("zero") else s for s in names)
     for (grains, devices), scheme in product(pools.items(), names):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlframe.errors import ModelError, unknown_name
+from rlframe.paths import resolve_model
 
 __all__ = ["Head", "ModelShape", "known_models", "load_model", "model_from_config"]
 
@@ -211,7 +212,7 @@ def load_model(name: str) -> ModelShape:
     table = _known()
     if name.lower() in table:
         return model_from_config(table[name.lower()], name.lower())
-    path = _folder(name)
+    path = Path(resolve_model(name))
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
         known = unknown_name("model", name, table)
@@ -221,13 +222,3 @@ def load_model(name: str) -> ModelShape:
     except ValueError as error:
         raise ModelError(f"{file}: not JSON: {error}") from None
     return model_from_config(config, name)
-
-
-def _folder(name: str) -> Path:
-    if not name.startswith("pkg:"):
-        return Path(name)
-    package, _, rest = name[4:].partition("/")
-    try:
-        return Path(str(files(package))) / rest
-    except ModuleNotFoundError:
-        raise ModelError(f"model '{name}': there is no Python package '{package}'") from None
