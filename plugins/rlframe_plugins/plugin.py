@@ -82,6 +82,46 @@ _TASKS = (
         summary="1 when the answer is right, else 0",
     ),
     Component(
+        "reward",
+        "number",
+        "rlframe_plugins.rewards.number:NumberReward",
+        summary="1 when the last number in the response is the answer, else 0",
+    ),
+    Component(
+        "reward",
+        "math",
+        "rlframe_plugins.rewards.math:MathReward",
+        requires=("math_verify",),
+        extra="math",
+        summary="1 when the response equals the answer by math-verify, else 0",
+    ),
+    Component(
+        "reward",
+        "regex",
+        "rlframe_plugins.rewards.shape:RegexReward",
+        summary="1 where a regular expression is found, else 0",
+    ),
+    Component(
+        "reward",
+        "format",
+        "rlframe_plugins.rewards.shape:FormatReward",
+        summary="1 for <think>...</think><answer>...</answer> and nothing else, else 0",
+    ),
+    Component(
+        "reward",
+        "length",
+        "rlframe_plugins.rewards.shape:LengthReward",
+        summary="0, down to -1 for responses that are too long",
+    ),
+    Component(
+        "reward",
+        "reasoning-gym",
+        "rlframe_plugins.rewards.reasoning_gym:ReasoningGymReward",
+        requires=("reasoning_gym",),
+        extra="reasoning-gym",
+        summary="score of the reasoning-gym task that made the row",
+    ),
+    Component(
         "environment",
         "single-turn",
         "rlframe_plugins.envs.single_turn:SingleTurn",
@@ -92,6 +132,42 @@ _TASKS = (
         "jsonl",
         "rlframe_plugins.data.jsonl:JsonlDataset",
         summary="jsonl:PATH, one JSON object a line",
+    ),
+    Component(
+        "dataset",
+        "csv",
+        "rlframe_plugins.data.csv:CsvDataset",
+        summary="csv:PATH, a table as text with names in its first line",
+    ),
+    Component(
+        "dataset",
+        "tsv",
+        "rlframe_plugins.data.csv:CsvDataset",
+        summary="tsv:PATH, csv with tabs",
+    ),
+    Component(
+        "dataset",
+        "parquet",
+        "rlframe_plugins.data.parquet:ParquetDataset",
+        requires=("pyarrow",),
+        extra="parquet",
+        summary="parquet:PATH, a file, a folder or a pattern",
+    ),
+    Component(
+        "dataset",
+        "hf",
+        "rlframe_plugins.data.hf:HuggingFaceDataset",
+        requires=("datasets",),
+        extra="datasets",
+        summary="hf:NAME_OR_PATH?split=.., what the datasets library loads",
+    ),
+    Component(
+        "dataset",
+        "reasoning_gym",
+        "rlframe_plugins.data.reasoning_gym:ReasoningGymDataset",
+        requires=("reasoning_gym",),
+        extra="reasoning-gym",
+        summary="reasoning_gym:TASK?size=.., tasks with verifiers",
     ),
     Component(
         "dataset",
@@ -113,13 +189,55 @@ _LOGGERS = (
         "rlframe_plugins.loggers.jsonl:JsonlLogger",
         summary="metrics.jsonl in the run's folder",
     ),
+    Component(
+        "logger",
+        "tensorboard",
+        "rlframe_plugins.loggers.lightning_files:TensorBoardLogger",
+        requires=("lightning", "tensorboard"),
+        extra="tensorboard",
+        summary="TensorBoard events in the run's folder",
+    ),
+    Component(
+        "logger",
+        "csv",
+        "rlframe_plugins.loggers.lightning_files:CSVLogger",
+        requires=("lightning",),
+        extra="lightning",
+        summary="csv/metrics.csv in the run's folder",
+    ),
+    Component(
+        "logger",
+        "wandb",
+        "rlframe_plugins.loggers.lightning_services:WandbLogger",
+        requires=("lightning", "wandb"),
+        extra="wandb",
+        summary="Weights & Biases, also offline",
+    ),
+    Component(
+        "logger",
+        "mlflow",
+        "rlframe_plugins.loggers.lightning_services:MLflowLogger",
+        requires=("lightning", "mlflow"),
+        extra="mlflow",
+        summary="MLflow, by default a database in the run's folder",
+    ),
+)
+_CALLBACKS = (
+    Component(
+        "callback",
+        "lightning",
+        "rlframe_plugins.callbacks.lightning:LightningCallback",
+        requires=("lightning",),
+        extra="lightning",
+        summary="a callback written for Lightning, by its target",
+    ),
 )
 
 
 @hookimpl
 def rlframe_components() -> Sequence[Component]:
     """Offer everything in this package."""
-    return _ROLLOUTS + _DATAFLOW + _TASKS + _LOGGERS
+    return _ROLLOUTS + _DATAFLOW + _TASKS + _LOGGERS + _CALLBACKS
 
 
 @hookimpl

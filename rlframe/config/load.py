@@ -78,14 +78,28 @@ def assemble(host: PluginHost, asked: Asked) -> Assembly:
 
 
 def _layers(host: PluginHost, asked: Asked) -> list[Tree]:
-    layers = []
-    defaults = host.defaults()
-    if defaults is not None:
-        layers.append(read_yaml(defaults, DEFAULTS))
-    layers += [read_yaml(path) for path in asked.files]
+    layers = [read_yaml(path) for path in asked.files]
     layers.append(_python_layer(asked.values))
     layers.append(_command_line(asked))
-    return [layer for layer in layers if layer]
+    return [layer for layer in (*_defaults(host, layers), *layers) if layer]
+
+
+def _defaults(host: PluginHost, layers: Sequence[Tree]) -> list[Tree]:
+    """What holds where nothing is said; ``tuned`` holds only for the default model.
+
+    A learning rate that suits a tiny model would ruin another one.
+    """
+    path = host.defaults()
+    if path is None:
+        return []
+    tree = read_yaml(path, DEFAULTS)
+    tuned = tree.pop("tuned", {})
+    if isinstance(tuned, Leaf):
+        raise ConfigError(f"tuned ({tuned.source}): expected sections below it")
+    known = _spoken(tree, "model.path")
+    said = [leaf for layer in layers if (leaf := _spoken(layer, "model.path")) is not None]
+    other = bool(said) and (known is None or said[-1].value != known.value)
+    return [tree] if other else [tree, tuned]
 
 
 def _command_line(asked: Asked) -> Tree:

@@ -21,7 +21,7 @@ MIX = "mix"
 """Scheme of a mixture."""
 
 _PLUS = re.compile(r"\s+\+\s+")
-_PART = re.compile(r"(?:(\d+(?:\.\d+)?)\s*\*\s*)?(\S.*)", re.DOTALL)
+_PART = re.compile(r"(?:(\d+(?:\.\d+)?)\s*\*\s*)?(?!\d+(?:\.\d+)?\s*\*)(\S.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Share:
 
 def parse_mixture(uri: str) -> list[tuple[float, str]]:
     """Weight (default 1) and URI of each source. Raises ConfigError."""
-    parts = _PLUS.split(uri.removeprefix(f"{MIX}:").strip())
+    parts = [part.strip() for part in _PLUS.split(uri.removeprefix(f"{MIX}:"))]
     found: list[tuple[float, str]] = []
     for part in parts:
         match = _PART.fullmatch(part)

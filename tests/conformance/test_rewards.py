@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlframe.host.host import PluginHost
+from rlframe.host.packages import missing_hint
 from rlframe.host.resolve import resolve
 from rlframe.interfaces.data import Reward
 from rlframe.rewards import FunctionReward
@@ -17,7 +18,38 @@ CASES = {
         "columns": {"prompt": "1+1=", "answer": 2},
         "cases": (("2", 1.0), (" 2\n", 1.0), ("3", 0.0), ("22", 0.0), ("", 0.0)),
         "needs": ("answer",),
-    }
+    },
+    "number": {
+        "columns": {"prompt": "1+1=", "answer": "1 + 1 = 2 #### 2"},
+        "cases": (("so 2.0.", 1.0), ("2, no, 3", 0.0), ("", 0.0)),
+        "needs": ("answer",),
+    },
+    "math": {
+        "columns": {"prompt": "1/2=", "answer": "0.5"},
+        "cases": ((r"\boxed{\frac{1}{2}}", 1.0), ("2", 0.0), ("", 0.0)),
+        "needs": ("answer",),
+    },
+    "regex": {
+        "options": {"pattern": "#### (.*)", "column": "answer"},
+        "cases": (("#### 2", 1.0), ("2", 0.0), ("", 0.0)),
+        "needs": ("answer",),
+    },
+    "format": {
+        "cases": (("<think>1</think> <answer>2</answer>", 1.0), ("2", 0.0), ("", 0.0)),
+    },
+    "length": {
+        "options": {"max_tokens": 4, "buffer": 2},
+        "cases": (("22", 0.0), ("222", -0.5), ("2222", -1.0), ("22222", -1.0)),
+    },
+    "reasoning-gym": {
+        "columns": {
+            "prompt": "1 + 1 =",
+            "answer": "2",
+            "metadata": {"source_dataset": "chain_sum"},
+        },
+        "cases": (("2", 1.0), ("<answer>2</answer>", 1.0), ("3", 0.0), ("", 0.0)),
+        "needs": ("answer", "metadata"),
+    },
 }
 """What each registered reward is tried on."""
 
@@ -29,12 +61,15 @@ def test_every_registered_reward_is_tried():
 class TestRegistered(RewardKit):
     @pytest.fixture(autouse=True, params=sorted(CASES))
     def _choose(self, request):
+        hint = missing_hint(HOST.find("reward", request.param))
+        if hint:
+            pytest.skip(hint)
         self.kind = resolve(HOST, "reward", request.param).value
-        for name, value in CASES[request.param].items():
+        for name, value in {"options": {}, **CASES[request.param]}.items():
             setattr(self, name, value)
 
     def make(self) -> Reward:
-        return self.kind(self.kind.Config()) if hasattr(self.kind, "Config") else self.kind()
+        return self.kind(self.kind.Config(**self.options))
 
 
 def one(response, answer):

@@ -104,19 +104,25 @@ class BuiltinDataset(Dataset):
 
 def _parse(query: str) -> dict[str, Any]:
     """Options by name with the types of their fields. Raises ValueError."""
-    known = {f.name: type(f.default) for f in fields(ArithmeticOptions)}
+    known = [field.name for field in fields(ArithmeticOptions)]
     found: dict[str, Any] = {}
     for name, text in parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)):
         if name not in known:
             raise ValueError(unknown_name("option", name, known))
         if name in found:
             raise ValueError(f"option '{name}' is given twice")
-        try:
-            found[name] = known[name](text)
-        except ValueError:
-            kind = {int: "a whole number", float: "a number"}[known[name]]
-            raise ValueError(f"option '{name}' is '{text}', not {kind}") from None
+        found[name] = _value(name, text)
     return found
+
+
+def _value(name: str, text: str) -> str | int | float:
+    if name == "split":
+        return text
+    try:
+        return float(text) if name == "slips" else int(text)
+    except ValueError:
+        kind = "a number" if name == "slips" else "a whole number"
+        raise ValueError(f"option '{name}' is '{text}', not {kind}") from None
 
 
 @lru_cache(maxsize=1)

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlframe import ConfigError, DataError
+from rlframe import DataError
 from rlframe.interfaces.data import Dataset
+from rlframe_plugins.data.uri import absolute, split_path
 
 __all__ = ["JsonlDataset"]
 
@@ -34,10 +35,12 @@ class JsonlDataset(Dataset):
     @classmethod
     def open(cls, uri: str) -> JsonlDataset:
         """Open ``jsonl:PATH``."""
-        path = uri.removeprefix("jsonl:")
-        if "?" in path and not Path(path).expanduser().exists():
-            raise ConfigError(f"data '{uri}': jsonl takes no options after '?'")
-        return cls(path)
+        return cls(split_path(uri)[0])
+
+    @classmethod
+    def anchor(cls, uri: str) -> str:
+        """With an absolute path."""
+        return absolute(uri)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlframe import Episode, RewardError, Row
+from rlframe import Episode, Row
 from rlframe.interfaces.data import Reward, RewardValue
+from rlframe_plugins.rewards.answers import AUTO, answer_of, check_answer_column
 
 __all__ = ["ExactAnswer"]
 
@@ -18,8 +19,8 @@ class ExactAnswer(Reward):
     class Config:
         """Options of the exact-answer reward."""
 
-        column: str = "answer"
-        """Column that holds the right answer: text or a number."""
+        column: str = AUTO
+        """Column of the right answer, text or a number; auto takes the usual names."""
 
         def __post_init__(self) -> None:
             """Check; raises ValueError."""
@@ -31,14 +32,9 @@ class ExactAnswer(Reward):
 
     def check(self, columns: Sequence[str]) -> None:
         """Raises RewardError when the answer's column is not there."""
-        if self.config.column not in columns:
-            raise RewardError(
-                f"reward 'exact' compares with column '{self.config.column}', which the dataset "
-                f"does not have; it has: {', '.join(sorted(columns))}. Set reward.column"
-            )
+        check_answer_column(columns, self.config.column, "exact")
 
     async def score(self, row: Row, episodes: Sequence[Episode]) -> list[RewardValue]:
         """See :class:`Reward`."""
-        self.check(list(row.columns))
-        answer = str(row.columns[self.config.column]).strip()
+        answer = answer_of(row.columns, self.config.column, "exact")
         return [float(episode.text.strip() == answer) for episode in episodes]

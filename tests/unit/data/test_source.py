@@ -95,7 +95,7 @@ def test_a_users_own_class_opens_its_own(host, tmp_path):
         (
             "jsnl:x",
             ConfigError,
-            "unknown scheme 'jsnl'. Did you mean 'jsonl'.*Known: jsonl, mix, table",
+            "unknown scheme 'jsnl'. Did you mean 'jsonl'.*jsonl, mix, table",
         ),
         ("x.jsnl", ConfigError, "Did you mean 'jsonl'"),
         ("arithmetic", ConfigError, "names no kind of dataset.*jsonl:"),
