@@ -24,6 +24,7 @@ _WORDS = {
     "bubble": "idle pipeline stages",
 }
 _GB = 1e9
+_MORE_MEMORY = (1.25, 1.5, 2.0)
 
 
 def binding(plan: Plan) -> dict[str, tuple[str, str, float]]:
@@ -44,21 +45,23 @@ def binding(plan: Plan) -> dict[str, tuple[str, str, float]]:
 def memory_price(planned: Planned) -> str | None:
     """What more memory a device would buy, or None where memory does not bind.
 
-    Looks at the reduced problem with and without a limit of memory.
+    Looks for the least of a quarter, half or all of a device's memory on top that makes a step
+    more than 1 % faster (in the reduced problem).
     """
     if not planned.plans:
         return None
-    free = replace(planned.problem, capacity=np.inf)
-    found = Search(free).alternatives(1)
     best = planned.plans[0]
-    if not found or found[0].value > 0.99 * best.seconds:
-        return None
-    plan = planned.plan_of(found[0])
-    missing = max(p.used for p in plan.pools) - best.capacity
-    return (
-        f"memory binds: with {missing / _GB:.1f} GB more a device a step would take "
-        f"{plan.seconds:.1f} s instead of {best.seconds:.1f} s"
-    )
+    for factor in _MORE_MEMORY:
+        larger = replace(planned.problem, capacity=planned.problem.capacity * factor)
+        found = Search(larger).alternatives(1)
+        if found and found[0].value < 0.99 * best.seconds:
+            plan = planned.plan_of(found[0])
+            missing = max(p.used for p in plan.pools) - best.capacity
+            return (
+                f"memory binds: with {missing / _GB:.1f} GB more a device a step would take "
+                f"{plan.seconds:.1f} s instead of {best.seconds:.1f} s"
+            )
+    return None
 
 
 def why_it_loses(best: Plan, other: Plan) -> str:
