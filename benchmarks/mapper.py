@@ -16,15 +16,19 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
 from mapper_measured import measured_memory, measured_times
+from numpy.typing import NDArray
+
 from rlframe_plugins.mappers.catalogue import load_catalogue, parse_hardware
 from rlframe_plugins.mappers.dataflow import ROLLOUT, Unit, units_of
 from rlframe_plugins.mappers.grid import RECOMPUTE, SCHEMES, Grid
 from rlframe_plugins.mappers.models import ModelShape, load_model
 from rlframe_plugins.mappers.planner import make_plans
+from rlframe_plugins.mappers.problem import Choices
 from rlframe_plugins.mappers.report import summary
 from rlframe_plugins.mappers.search import Search
 from rlframe_plugins.mappers.simulate_train import simulate_train
@@ -32,6 +36,7 @@ from rlframe_plugins.mappers.space import Wishes, build_problem
 from rlframe_plugins.mappers.wellknown import WELL_KNOWN
 from rlframe_plugins.mappers.workload import Lengths, Workload
 
+Row = dict[str, Any]
 DATA = Path(__file__).parent / "mapper_data"
 KINDS = {
     "colocate": (("policy", "critic", "reference", "reward"),),
@@ -41,14 +46,14 @@ KINDS = {
 }
 
 
-def _units(algo, policy, critic, work):
+def _units(algo: str, policy: str, critic: str, work: Workload) -> tuple[Unit, ...]:
     body, other = load_model(policy), load_model(critic)
     flow = WELL_KNOWN[algo]
     shapes = {r.name: other if r.model in ("value", "score") else body for r in flow.roles}
     return units_of(flow.roles, shapes, work)
 
 
-def search_times(large):
+def search_times(large: bool) -> list[Row]:
     """Seconds of the exact search, from nothing to the plan, with growth."""
     cases = [("ppo", n) for n in (2, 4, 8, 16, 32, 64)] + [("safe-rlhf", 16)]
     cases += [("safe-rlhf", 128)] if large else []
@@ -57,7 +62,9 @@ def search_times(large):
         work = Workload(minibatch_prompts=128)
         hardware = parse_hardware(f"{nodes}x8:a100-80g", catalogue)
         wall, cpu = time.perf_counter(), time.process_time()
-        planned = make_plans(_units(algo, "llama-2-7b", "llama-2-7b", work), hardware, work, plans=1)
+        planned = make_plans(
+            _units(algo, "llama-2-7b", "llama-2-7b", work), hardware, work, plans=1
+        )
         rows.append(
             {
                 "algo": algo,
@@ -71,15 +78,13 @@ def search_times(large):
     return rows
 
 
-def reported_placements():
+def reported_placements() -> Row:
     """Which of four placements the model likes best, beside the reported one."""
     table = yaml.safe_load((DATA / "reported.yaml").read_text(encoding="utf-8"))
     rows = []
     for row in table["rows"]:
         work = Workload(minibatch_prompts=128)
-        hardware = parse_hardware(
-            f"{row['devices'] // 8}x8:{table['hardware']}", load_catalogue()
-        )
+        hardware = parse_hardware(f"{row['devices'] // 8}x8:{table['hardware']}", load_catalogue())
         units = _units("ppo", row["policy"], row["critic"], work)
         wishes = Wishes(together=(frozenset({"policy", ROLLOUT}),))
         problem, _ = build_problem(units, hardware, work, wishes)
@@ -100,7 +105,7 @@ def reported_placements():
     return {"rows": rows, "agreement": scores}
 
 
-def generation_sizes():
+def generation_sizes() -> Row:
     """Collect and transition seconds by generation tensor size, training at t 8 on 16 devices."""
     result = {}
     for model in ("llama-2-7b", "llama-2-13b"):
@@ -126,22 +131,29 @@ def generation_sizes():
     return result
 
 
-def _mesh(grid, t):
+def _mesh(grid: Grid, t: int) -> NDArray[np.bool_]:
     return (grid.t == t) & (grid.p == 1)
 
 
-def _where(choices, mask):
+def _where(choices: Choices, mask: NDArray[np.bool_]) -> Choices:
     """The same ways; those outside the mask made too large to fit."""
     return replace(choices, resident=np.where(mask, choices.resident, np.inf))
 
 
-def megatron_times():
+def megatron_times() -> list[Row]:
     """The training simulator against published iteration times that it was not fitted to."""
     rows = []
     for row in yaml.safe_load((DATA / "megatron.yaml").read_text(encoding="utf-8"))["rows"]:
         h, t, p = row["hidden"], row["tensor"], row["pipeline"]
         shape = ModelShape(
-            row["name"], row["layers"], h, row["heads"], row["heads"], h // row["heads"], 8 * h // 3, 51200
+            row["name"],
+            row["layers"],
+            h,
+            row["heads"],
+            row["heads"],
+            h // row["heads"],
+            8 * h // 3,
+            51200,
         )
         nodes = max(t * p // 8, 1)
         hardware = parse_hardware(f"{nodes}x8:a100-80g", load_catalogue())
@@ -149,14 +161,24 @@ def megatron_times():
         work = Workload(prompts=row["batch"], prompt_tokens=0, responses=Lengths((2048.0,)))
         unit = Unit("policy", shape, trained=True, minibatch_rows=row["batch"])
         for how in ("full", "selective"):
-            way = (1, t * p, t, p, 1, SCHEMES.index("megatron"), RECOMPUTE.index(how), 0, row["micro"])
+            way = (
+                1,
+                t * p,
+                t,
+                p,
+                1,
+                SCHEMES.index("megatron"),
+                RECOMPUTE.index(how),
+                0,
+                row["micro"],
+            )
             predicted = float(simulate_train(unit, Grid.of([way]), hardware, work).seconds[0])
             rows.append({"model": row["name"], "recompute": how, "reported_s": row[how],
                          "predicted_s": predicted, "error": predicted / row[how] - 1})  # fmt: skip
     return rows
 
 
-def targets_of(results):
+def targets_of(results: Row) -> list[Row]:
     ppo = next(r for r in results["search"] if r["algo"] == "ppo" and r["devices"] == 128)
     rows = [("PPO on 128 devices, seconds", ppo["wall_s"], 1.0, ppo["wall_s"] < 1.0)]
     large = [r for r in results["search"] if r["devices"] == 1024]
@@ -171,14 +193,16 @@ def targets_of(results):
     rows.append(("published training times, mean error", mean, 0.2, mean <= 0.2))
     scores = results["reported"]["agreement"]
     best = max(scores["always colocate"], scores["always split"])
-    rows.append(("agreement with reported placements", scores["mapper"], best, scores["mapper"] > best))
+    rows.append(
+        ("agreement with reported placements", scores["mapper"], best, scores["mapper"] > best)
+    )
     for model, wanted in (("llama-2-7b", 2), ("llama-2-13b", 4)):
         found = results["generation_sizes"][model]["best_tg"]
         rows.append((f"best generation tensor size of {model}", found, wanted, found == wanted))
     return [dict(zip(("name", "value", "target", "holds"), row, strict=True)) for row in rows]
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", metavar="FILE", help="write the results here")
     parser.add_argument("--large", action="store_true", help="also Safe-RLHF on 1,024 devices")

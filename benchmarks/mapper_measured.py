@@ -5,17 +5,25 @@ from __future__ import annotations
 import gc
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import yaml
+
+from rlframe.config import ModelConfig, OptimConfig
+from rlframe.interfaces.strategy import ModelSpec, RankInfo
+from rlframe.testing.dist import run_ranks
+from rlframe.testing.models import random_micro, tiny_model
+from rlframe.testing.strategy_runs import summed_loss
 from rlframe_plugins.mappers.calibrate import calibrate
-from rlframe_plugins.mappers.catalogue import hardware_of, load_catalogue
+from rlframe_plugins.mappers.catalogue import Hardware, hardware_of, load_catalogue
 from rlframe_plugins.mappers.dataflow import Unit
 from rlframe_plugins.mappers.grid import SCHEMES, Grid
 from rlframe_plugins.mappers.memory import kv_bytes, states
-from rlframe_plugins.mappers.models import load_model
+from rlframe_plugins.mappers.models import ModelShape, load_model
 from rlframe_plugins.mappers.simulate_generate import simulate_generate
 from rlframe_plugins.mappers.simulate_infer import simulate_infer
 from rlframe_plugins.mappers.simulate_train import simulate_train
@@ -23,12 +31,7 @@ from rlframe_plugins.mappers.workload import Lengths, Workload
 from rlframe_strategies.fsdp import FSDPStrategy
 from rlframe_strategies.single import SingleStrategy
 
-from rlframe.config import ModelConfig, OptimConfig
-from rlframe.interfaces.strategy import ModelSpec
-from rlframe.testing.dist import run_ranks
-from rlframe.testing.models import random_micro, tiny_model
-from rlframe.testing.strategy_runs import summed_loss
-
+Case = tuple[int, int, int, int]
 SIZES = {
     "hidden_size": 64,
     "intermediate_size": 160,
@@ -39,7 +42,7 @@ SIZES = {
 }
 
 
-def live_bytes():
+def live_bytes() -> int:
     """Bytes of all distinct tensor storages that Python can reach."""
     gc.collect()
     storages = {}
@@ -58,7 +61,7 @@ def live_bytes():
     return sum(storages.values())
 
 
-def allocations(rank, target, path):
+def allocations(rank: RankInfo, target: Any, path: Path) -> dict[str, int]:
     """Bytes that building, a backward pass and a step add on one rank."""
     empty = live_bytes()
     strategy = target(target.Config(), rank)
@@ -74,11 +77,11 @@ def allocations(rank, target, path):
     return {"weights": weights, "gradients": gradients, "optimizer": optimizer}
 
 
-def _way(scheme, d=1, micro=1, t=1):
+def _way(scheme: str, d: int = 1, micro: int = 1, t: int = 1) -> Grid:
     return Grid.of([(1, d * t, t, 1, d, SCHEMES.index(scheme), 1, 0, micro)])
 
 
-def measured_memory():
+def measured_memory() -> list[dict[str, Any]]:
     """States of tiny models under single and fsdp, and a KV cache: allocated and predicted."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -96,18 +99,20 @@ def measured_memory():
     return rows
 
 
-def _row(what, measured, predicted):
+def _row(what: str, measured: float, predicted: float) -> dict[str, Any]:
     error = predicted / measured - 1
     return {"what": what, "measured": measured, "predicted": predicted, "error": error}
 
 
-def _kv_row(kind, path, shape):
+def _kv_row(kind: str, path: Path, shape: ModelShape) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(path)
     with torch.no_grad():
         cache = model(torch.ones(3, 50, dtype=torch.long), use_cache=True).past_key_values
-    held = sum(t.numel() * t.element_size() for layer in cache.layers for t in (layer.keys, layer.values))
+    held = sum(
+        t.numel() * t.element_size() for layer in cache.layers for t in (layer.keys, layer.values)
+    )
     one = float(kv_bytes(shape, np.ones(1), np.ones(1), 4)[0])
     return _row(f"{kind} kv cache", held, 3 * 50 * one)
 
@@ -125,11 +130,11 @@ CASES = [
     (384, 4, 2, 64),
     (512, 8, 4, 96),
 ]
-FITTED = (1, 5)
+FITTED = (1, 4, 6)
 """Cases whose seconds scale the stages; all others are predicted."""
 
 
-def _model(hidden, layers):
+def _model(hidden: int, layers: int) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -143,7 +148,7 @@ def _model(hidden, layers):
     return LlamaForCausalLM(config)
 
 
-def _seconds(action, rounds=4):
+def _seconds(action: Callable[[], None], rounds: int = 4) -> float:
     action()
     taken = []
     for _ in range(rounds):
@@ -153,21 +158,21 @@ def _seconds(action, rounds=4):
     return min(taken)
 
 
-def _measure(hidden, layers, rows, sequence):
+def _measure(hidden: int, layers: int, rows: int, sequence: int) -> dict[str, float]:
     model = _model(hidden, layers)
     optimizer = torch.optim.AdamW(model.parameters())
     ids = torch.randint(3, 2048, (rows, sequence))
 
-    def infer():
+    def infer() -> None:
         with torch.no_grad():
             model(ids, use_cache=False)
 
-    def train():
+    def train() -> None:
         model(ids, labels=ids, use_cache=False).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
-    def generate():
+    def generate() -> None:
         half = ids[:, : sequence // 2]
         model.generate(half, max_new_tokens=sequence // 2, min_new_tokens=sequence // 2,
                        do_sample=False, pad_token_id=0)  # fmt: skip
@@ -175,13 +180,15 @@ def _measure(hidden, layers, rows, sequence):
     return {"prepare": _seconds(infer), "learn": _seconds(train), "collect": _seconds(generate, 2)}
 
 
-def _predict(case, hardware, folder):
+def _predict(case: Case, hardware: Hardware, folder: str) -> dict[str, float]:
     hidden, layers, rows, sequence = case
     path = Path(folder) / "-".join(map(str, case))
     _model(hidden, layers).config.save_pretrained(path)
     shape = load_model(str(path))
     scored = Workload(prompts=rows, prompt_tokens=0, responses=Lengths((float(sequence),)))
-    half = Workload(prompts=rows, prompt_tokens=sequence // 2, responses=Lengths((float(sequence // 2),)))
+    half = Workload(
+        prompts=rows, prompt_tokens=sequence // 2, responses=Lengths((float(sequence // 2),))
+    )
     unit = Unit("policy", shape, infers=True, trained=True, minibatch_rows=rows)
     way = _way("ddp", micro=rows)
     return {
@@ -191,7 +198,7 @@ def _predict(case, hardware, folder):
     }
 
 
-def _cpu_hardware():
+def _cpu_hardware() -> Hardware:
     """This machine as calibrated, without the overheads of workers that are not used here."""
     data = yaml.safe_load(calibrate())
     none = {"value": 0.0, "basis": "measured", "source": "no workers in this benchmark"}
@@ -203,11 +210,11 @@ def _cpu_hardware():
         return hardware_of(load_catalogue(file.name), 1, 1, "cpu")
 
 
-def _ranks(values):
+def _ranks(values: Sequence[float]) -> Any:
     return np.argsort(np.argsort(values)).astype(float)
 
 
-def measured_times():
+def measured_times() -> dict[str, Any]:
     """Scale the stages on two cases, predict the others: error and rank correlation."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -216,10 +223,18 @@ def measured_times():
         predicted = [_predict(case, hardware, folder) for case in CASES]
     measured = [_measure(*case) for case in CASES]
     stages = ("prepare", "learn", "collect")
-    scale = {s: np.mean([measured[i][s] / predicted[i][s] for i in FITTED]) for s in stages}
+    scale = {
+        s: np.exp(np.mean([np.log(measured[i][s] / predicted[i][s]) for i in FITTED]))
+        for s in stages
+    }
     rows = [
-        {"case": case, "stage": s, "measured_s": m[s], "predicted_s": p[s] * scale[s],
-         "error": p[s] * scale[s] / m[s] - 1}  # fmt: skip
+        {
+            "case": case,
+            "stage": s,
+            "measured_s": m[s],
+            "predicted_s": float(p[s] * scale[s]),
+            "error": float(p[s] * scale[s] / m[s] - 1),
+        }
         for i, (case, m, p) in enumerate(zip(CASES, measured, predicted, strict=True))
         if i not in FITTED
         for s in stages

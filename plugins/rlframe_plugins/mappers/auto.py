@@ -26,6 +26,8 @@ from rlframe_plugins.mappers.workload import Lengths, Workload, parse_lengths
 __all__ = ["AutoMapper", "run_units", "run_workload"]
 
 _PIN = re.compile(r"(\w[\w.-]*)=([\w.-]+):dp(\d+),pp(\d+),tp(\d+)")
+_SPLITTING = ("vllm", "sglang")
+"""Rollout engines that split a model over devices; others live inside the workers."""
 _LOG = logging.getLogger("rlframe.mapper")
 
 
@@ -77,6 +79,7 @@ class AutoMapper(Mapper):
         hardware = self._hardware(catalogue, cluster)
         work = run_workload(config, self.config)
         units = run_units(roles, config, work)
+        _check_together(self.config.together, config)
         wishes = Wishes(
             staleness=None if config.scheduler.name == "sync" else self.config.staleness,
             together=tuple(frozenset(group.split("+")) for group in self.config.together),
@@ -157,7 +160,16 @@ def run_units(roles: Sequence[str], config: FitConfig, work: Workload) -> tuple[
         rollout=ROLLOUT in roles,
         strategies={role: (strategy,) for role, strategy in named.items()},
         micro_tokens=config.optim.tokens_per_microbatch,
+        whole=config.rollout.name not in _SPLITTING,
     )
+
+
+def _check_together(groups: Sequence[str], config: FitConfig) -> None:
+    roles = config.algo.load()(config.algo.config).roles()
+    known = [*(role.name for role in roles), ROLLOUT]
+    for name in (name for group in groups for name in group.split("+")):
+        if name not in known:
+            raise ConfigError(f"mapper.together: {unknown_name('role', name, known)}")
 
 
 def _pinned(

@@ -7,6 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,20 @@ def _rates(device: str) -> dict[str, float]:
     half = device != "cpu"
     dtype = torch.bfloat16 if half else torch.float32
     wide = 4096 if half else 1024
-    synchronise = torch.cuda.synchronize if half else lambda: None
 
     def timed(action: Callable[[], object]) -> float:
-        return _best(lambda: (action(), synchronise()))
+        def whole() -> None:
+            action()
+            if half:
+                torch.cuda.synchronize()
+
+        return _best(whole)
 
     a = torch.randn(wide, wide, device=device, dtype=dtype)
     rates = {}
     for rows in (1, 8, 32, 128, wide):
         b = torch.randn(rows, wide, device=device, dtype=dtype)
-        rates[f"gemm_{rows}"] = 2 * rows * wide * wide / timed(lambda b=b: b @ a)  # type: ignore[misc]
+        rates[f"gemm_{rows}"] = 2 * rows * wide * wide / timed(partial(torch.matmul, b, a))
     source = torch.ones((1 << 28) // 4 if half else (1 << 26) // 4, device=device)
     target = torch.empty_like(source)
     rates["memory"] = 2 * source.numel() * 4 / timed(lambda: target.copy_(source))

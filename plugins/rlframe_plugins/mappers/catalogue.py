@@ -192,7 +192,7 @@ def parse_hardware(text: str, catalogue: Catalogue) -> Hardware:
     match = _HARDWARE.fullmatch(text)
     if match is None or int(match[1] or 1) < 1 or int(match[2]) < 1:
         raise ConfigError(
-            f"hardware '{text}' must be NODESxDEVICES:KIND, as 16x8:a100-80g or 16x8:a100-80g@ib-200"
+            f"hardware '{text}' must be NODESxDEVICES:KIND, as 16x8:a100-80g or 4x8:h100@ib-200"
         )
     if match[3] not in catalogue.devices:
         raise ConfigError(unknown_name("device", match[3], catalogue.devices))

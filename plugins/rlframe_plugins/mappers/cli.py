@@ -172,6 +172,4 @@ def _units(arguments: argparse.Namespace, flow: Dataflow, work: Workload) -> tup
     for strategy in chosen:
         if strategy not in SCHEMES_OF:
             raise ConfigError(unknown_name("strategy", strategy, SCHEMES_OF))
-    return units_of(
-        flow.roles, models, work, strategies={name: tuple(chosen) for name in names}
-    )
+    return units_of(flow.roles, models, work, strategies={name: tuple(chosen) for name in names})

@@ -30,12 +30,14 @@ class Unit:
     micro_tokens: int = 0
     """Most tokens of a micro-batch; 0 is free."""
     strategies: tuple[str, ...] = ("fsdp", "deepspeed", "megatron")
+    whole: bool = False
+    """Whether each device of a rollout holds the whole model (engines inside the workers)."""
 
     @property
     def twin(self) -> tuple[object, ...]:
         """Units with equal twins cost the same everywhere, so that they may be swapped."""
         fixed = (self.generates, self.infers, self.trained, self.epochs, self.minibatch_rows)
-        return (self.shape, self.micro_tokens, self.strategies, *fixed)
+        return (self.shape, self.micro_tokens, self.strategies, self.whole, *fixed)
 
 
 def units_of(
@@ -46,15 +48,17 @@ def units_of(
     rollout: bool = True,
     strategies: Mapping[str, tuple[str, ...]] | None = None,
     micro_tokens: int = 0,
+    whole: bool = False,
 ) -> tuple[Unit, ...]:
     """Units of ``Algorithm.roles()``; the policy is the first one.
 
-    ``models`` gives each role's shape, that of the policy where a role has none; ``strategies``
+    ``whole``: the rollout engine does not split a model. ``models`` gives each role's shape, that of the policy where a role has none; ``strategies``
     gives the strategies that a role may use.
     """
     units = [_unit(role, models, workload, strategies or {}, micro_tokens) for role in roles]
     if rollout:
-        units.append(Unit(ROLLOUT, units[0].shape, generates=True, strategies=("rollout",)))
+        shape = units[0].shape
+        units.append(Unit(ROLLOUT, shape, generates=True, strategies=("rollout",), whole=whole))
     return tuple(units)
 
 

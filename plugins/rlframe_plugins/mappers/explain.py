@@ -11,6 +11,7 @@ from rlframe.errors import ConfigError
 from rlframe_plugins.mappers.catalogue import GIB, Catalogue, Hardware, hardware_of
 from rlframe_plugins.mappers.dataflow import STAGES
 from rlframe_plugins.mappers.planner import PARTS, Plan, Planned
+from rlframe_plugins.mappers.problem import Choices
 from rlframe_plugins.mappers.search import Search
 from rlframe_plugins.mappers.space import build_problem
 
@@ -71,7 +72,7 @@ def why_it_loses(best: Plan, other: Plan) -> str:
     saved = min(more, key=lambda s: more[s])
     slower = (other.seconds / best.seconds - 1) * 100
     text = f"{slower:.1f} % slower: {worst} takes {more[worst]:+.1f} s"
-    name, what, share = binding(other)[worst] if worst in binding(other) else ("", "", 0.0)
+    name, what, share = binding(other).get(worst, ("", "", 0.0))
     if name:
         text += f" (pool {name}, {share:.0%} {what})"
     if more[saved] < -0.05:
@@ -116,9 +117,8 @@ def shortage(planned: Planned, catalogue: Catalogue) -> Shortage:
     return Shortage(planned.problem.names[unit], needed, planned.hardware.capacity, tuple(remedies))
 
 
-def _least_need(choices: object) -> float:
-    resident, working = choices.resident, choices.working  # type: ignore[attr-defined]
-    return float((resident + working).min())
+def _least_need(choices: Choices) -> float:
+    return float((choices.resident + choices.working).min())
 
 
 def _fits(planned: Planned, hardware: Hardware) -> bool:

@@ -146,7 +146,9 @@ def generation_grid(unit: Unit, hardware: Hardware, work: Workload, pools: dict[
     ways: list[tuple[int, ...]] = []
     for grains, devices in pools.items():
         node = _node_of(hardware, devices)
-        sizes = product(tensor_sizes(unit.shape, node), _divisors(unit.shape.layers))
+        sizes = list(product(tensor_sizes(unit.shape, node), _divisors(unit.shape.layers)))
+        if unit.whole:
+            sizes = [(1, 1)]
         for t, p in sizes:
             d, rest = divmod(devices, t * p)
             if not d or rest or d > work.generated or (p > 1 and t < node):

@@ -86,7 +86,9 @@ def layer_elements(shape: ModelShape) -> float:
     return 4 * shape.hidden + 2 * wide + 2 * narrow + 3 * shape.mlp_width
 
 
-def activations(shape: ModelShape, grid: Grid, tokens: Floats, attended: float, width: int) -> Floats:
+def activations(
+    shape: ModelShape, grid: Grid, tokens: Floats, attended: float, width: int
+) -> Floats:
     """Kept for the backward pass by the first pipeline stage, with sequence parallelism over t.
 
     ``tokens`` of a micro-batch, ``attended`` the sequence length in attention, ``width`` bytes an

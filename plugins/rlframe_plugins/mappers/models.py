@@ -184,9 +184,7 @@ def _with_experts(dense: ModelShape, config: Mapping[str, Any], kind: str) -> Mo
         experts=config["num_experts"],
         active_experts=config["num_experts_per_tok"],
         expert_intermediate=config["moe_intermediate_size"],
-        shared_intermediate=config["shared_expert_intermediate_size"]
-        if kind == "qwen2_moe"
-        else 0,
+        shared_intermediate=config["shared_expert_intermediate_size"] if kind == "qwen2_moe" else 0,
     )
 
 

@@ -44,7 +44,6 @@ def _pairs(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _beaten(kept: NDArray[np.float64], block: NDArray[np.float64]) -> NDArray[np.bool_]:
-    beaten = np.zeros(len(block), np.bool_)
-    if len(kept):
-        beaten = _pairs(kept, block).any(axis=0)
-    return beaten
+    if not len(kept):
+        return np.zeros(len(block), np.bool_)
+    return np.asarray(_pairs(kept, block).any(axis=0))

@@ -188,7 +188,7 @@ def _plan(planned: Planned, found: Found, exact: bool) -> Plan:
 
 
 def _pool_names(sets: Sequence[Sequence[str]]) -> list[str]:
-    """"train" has the policy; a pool of one unit has its name; others that of their first."""
+    """The policy's is "train"; a pool of one unit has its name; others that of their first."""
     names = []
     for index, members in enumerate(sets):
         first = members[0] if members[0] != ROLLOUT or len(members) == 1 else members[1]
@@ -240,9 +240,7 @@ def _pool_plan(
     return PoolPlan(pool, tuple(u.name for u in units), seconds, resident + working)
 
 
-def _saved(
-    problem: Problem, members: Sequence[int], ways: Sequence[int], unit: UnitPlan
-) -> float:
+def _saved(problem: Problem, members: Sequence[int], ways: Sequence[int], unit: UnitPlan) -> float:
     """Bytes that the rollout shares with the policy's storage."""
     if unit.name != ROLLOUT or not problem.has_pair(members) or problem.couple is None:
         return 0.0

@@ -61,7 +61,7 @@ class Objective:
         busy, own = columns[:, 4], columns[:, 5]
         cycle = (collect + prepare + learn + publish) / (1 + self.staleness)
         policy = own + learn + publish
-        return np.maximum.reduce([busy, policy, collect + publish, cycle])
+        return np.asarray(np.maximum.reduce([busy, policy, collect + publish, cycle]))
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,7 @@ _GB = 1e9
 
 def summary(plan: Plan) -> str:
     """One line: which units share which devices."""
-    pools = (
-        f"{{{', '.join(p.members)}}} on {p.pool.nodes} x {p.pool.devices}" for p in plan.pools
-    )
+    pools = (f"{{{', '.join(p.members)}}} on {p.pool.nodes} x {p.pool.devices}" for p in plan.pools)
     return " | ".join(pools)
 
 
@@ -43,13 +41,15 @@ def _memory_text(unit: UnitPlan) -> str:
 
 def plan_text(plan: Plan) -> str:
     """A plan on about a dozen lines."""
-    lines = [f"{plan.seconds:.2f} s a step, {plan.tokens_per_second:,.0f} tokens/s: {summary(plan)}"]
+    lines = [
+        f"{plan.seconds:.2f} s a step, {plan.tokens_per_second:,.0f} tokens/s: {summary(plan)}"
+    ]
     what = binding(plan)
     for stage in STAGES:
         if stage in what:
-            pool, words, share = what[stage]
+            where, words, share = what[stage]
             lines.append(
-                f"  {stage:<8}{plan.stages[stage]:>9.2f} s  waits for {pool}: {share:.0%} {words}"
+                f"  {stage:<8}{plan.stages[stage]:>9.2f} s  waits for {where}: {share:.0%} {words}"
             )
     for pool in plan.pools:
         lines.append(

@@ -129,14 +129,13 @@ def build_problem(
     return _problem(spaces, hardware, max(sizes), wishes), spaces
 
 
-def _problem(
-    spaces: tuple[Space, ...], hardware: Hardware, grains: int, wishes: Wishes
-) -> Problem:
+def _problem(spaces: tuple[Space, ...], hardware: Hardware, grains: int, wishes: Wishes) -> Problem:
     names = tuple(space.unit.name for space in spaces)
     rollout = names.index(ROLLOUT) if ROLLOUT in names else None
     kinds = list(dict.fromkeys(space.unit.twin for space in spaces))
     twins = [kinds.index(space.unit.twin) for space in spaces]
-    for unit in (names.index(n) for group in wishes.together for n in group):
+    groups = [frozenset(n for n in group if n in names) for group in wishes.together]
+    for unit in (names.index(n) for group in groups for n in group):
         twins[unit] = len(kinds) + unit
     if rollout is not None:
         twins[0], twins[rollout] = -1, -2
@@ -153,7 +152,7 @@ def _problem(
         couple=None if rollout is None else _Coupling(spaces[0], spaces[rollout], hardware),
         objective=Objective(wishes.staleness if overlaps else None),
         alone=frozenset({rollout}) if overlaps and rollout is not None else frozenset(),
-        together=tuple(frozenset(names.index(n) for n in group) for group in wishes.together),
+        together=tuple(frozenset(names.index(n) for n in group) for group in groups),
     )
 
 

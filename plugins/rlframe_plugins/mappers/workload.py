@@ -121,7 +121,7 @@ def _levels() -> list[float]:
 
 
 def _quantiles(values: list[float], longest: float) -> Lengths:
-    if not 0 < longest or not all(v == v for v in values):
+    if longest <= 0 or not all(v >= 0 for v in values):
         raise ValueError("lengths must be positive")
     return Lengths(tuple(min(max(v, 1.0), longest) for v in sorted(values)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
+
 from rlframe_plugins.mappers.problem import Choices, Objective, Problem
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mapper_brute import brute_force, random_problem, set_partitions
+
 from rlframe_plugins.mappers.pareto import front
 from rlframe_plugins.mappers.search import Search, partitions
 
