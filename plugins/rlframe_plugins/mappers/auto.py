@@ -14,6 +14,7 @@ from rlframe.errors import ConfigError, unknown_name
 from rlframe.interfaces.cluster import ClusterInfo, Mapper, Placement, ResourcePool
 from rlframe.protocol import Mesh
 from rlframe_plugins.mappers.catalogue import Catalogue, Hardware, hardware_of, load_catalogue
+from rlframe_plugins.mappers.compare import remember
 from rlframe_plugins.mappers.dataflow import ROLLOUT, Unit, units_of
 from rlframe_plugins.mappers.explain import shortage
 from rlframe_plugins.mappers.grid import SCHEMES_OF
@@ -68,7 +69,9 @@ class AutoMapper(Mapper):
         if self.config.pin:
             return _pinned(self.config.pin, roles, config, cluster)
         planned = self.plan(roles, config, cluster)
-        _LOG.info("mapper auto:\n%s", planned_text(planned))
+        text = planned_text(planned)
+        _LOG.info("mapper auto:\n%s", text)
+        remember(config, f"mapper auto: {text}", planned.plans[0].stages)
         return planned.plans[0].placement()
 
     def plan(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlframe.errors import ConfigError
+from rlframe_plugins.mappers.stages import stage_seconds
 
 __all__ = ["calibrate", "calibrate_by_run", "measured_stages"]
 
@@ -107,11 +108,11 @@ def calibrate() -> str:
     measured = "rlframe map --calibrate: "
     whole = _row(1.0, "measured", measured + "the device's entry is already what is reached")
     launch = _row(rates["launch"], "measured", measured + "one add in a queue of 200")
-    constants = {name: whole for name in ("gemm_share", "memory_share", "host_share")}
+    constants = {name: dict(whole) for name in ("gemm_share", "memory_share", "host_share")}
     constants |= {"launch_s": launch}
     if device == "cpu":
         constants |= {
-            "graph_launch_s": launch,
+            "graph_launch_s": dict(launch),
             "context_gib": _row(0.5, "assumed", "interpreter and libraries of a worker"),
         }
     return str(yaml.safe_dump({"devices": {device: entry}, "constants": constants}, width=96))
@@ -129,25 +130,8 @@ def measured_stages(metrics: Path) -> dict[str, float]:
     steps = [line for line in lines if "timing_s/step" in line]
     if not steps:
         raise ConfigError(f"{metrics} holds no timing_s/step: is it the metrics.jsonl of a run?")
-    rows = [_by_stage(step) for step in (steps[1:] or steps)]
+    rows = [stage_seconds(step) for step in (steps[1:] or steps)]
     return {stage: statistics.median(row[stage] for row in rows) for stage in rows[0]}
-
-
-def _by_stage(step: dict[str, Any]) -> dict[str, float]:
-    seconds = {"collect": 0.0, "prepare": 0.0, "learn": 0.0, "publish": 0.0}
-    for key, value in step.items():
-        name = key.removeprefix("timing_s/")
-        if name == key or name == "step":
-            continue
-        if name == "gen":
-            seconds["collect"] += value
-        elif name == "update_weights":
-            seconds["publish"] += value
-        elif name.startswith("update_"):
-            seconds["learn"] += value
-        else:
-            seconds["prepare"] += value
-    return seconds
 
 
 def calibrate_by_run(run: Path, devices: str | None) -> str:

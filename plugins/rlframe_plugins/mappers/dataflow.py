@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from rlframe import RoleSpec
 from rlframe_plugins.mappers.models import ModelShape
+from rlframe_plugins.mappers.stages import STAGES
 from rlframe_plugins.mappers.workload import Workload
 
 __all__ = ["ROLLOUT", "STAGES", "Unit", "units_of"]
 
 ROLLOUT = "rollout"
-STAGES = ("collect", "prepare", "learn", "publish")
-"""The stages of a step, in order; each ends before the next begins."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ def units_of(
 ) -> tuple[Unit, ...]:
     """Units of ``Algorithm.roles()``; the policy is the first one.
 
-    ``whole``: the rollout engine does not split a model. ``models`` gives each role's shape, that of the policy where a role has none; ``strategies``
-    gives the strategies that a role may use.
+    ``models`` gives each role's shape, that of the policy where a role has none; ``strategies``
+    gives the strategies that a role may use; ``whole``: the rollout engine does not split a model.
     """
     units = [_unit(role, models, workload, strategies or {}, micro_tokens) for role in roles]
     if rollout:
