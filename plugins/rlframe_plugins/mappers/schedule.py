@@ -85,6 +85,8 @@ def timeline(loads: Sequence[PoolLoad], steps: int, staleness: int | None = None
             collected.append(max(ends, default=0.0))
         ready = collected[step]
         for stage in ("prepare", "learn"):
-            ready = max(clock.turns(p.name, stage, step, getattr(p, stage), ready) for p in loads)
+            busy = [(p.name, seconds) for p in loads if (seconds := getattr(p, stage))]
+            ends = [clock.turns(name, stage, step, seconds, ready) for name, seconds in busy]
+            ready = max(ends, default=ready)
         published[step + 1] = clock.together(senders, step, weights, ready)
     return clock.bars
