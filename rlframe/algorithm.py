@@ -52,6 +52,12 @@ class RoleSpec:
     from_step: int = 0
     """First step of the run that trains this role (critic warm-up delays the policy)."""
 
+    def schedule(self, options: Any) -> tuple[int, int]:
+        """Epochs, and prompts an optimiser step (0: all), under an algorithm's ``Config``."""
+        epochs = options.epochs if self.epochs is None else self.epochs
+        prompts = self.minibatch_prompts
+        return epochs, options.minibatch_prompts if prompts is None else prompts
+
 
 @dataclass(frozen=True)
 class Term:

@@ -157,13 +157,10 @@ def engine_specs(
 
 def _optim_steps(config: Config, role: RoleSpec) -> int:
     """Optimiser steps of a role over the whole run: where its schedule ends."""
-    options = config.algo.config
+    epochs, per_step = role.schedule(config.algo.config)
     prompts = config.data.prompts_per_step
-    per_step = options.minibatch_prompts if role.minibatch_prompts is None else 0
-    per_step = per_step or role.minibatch_prompts or prompts
-    epochs = options.epochs if role.epochs is None else role.epochs
     steps = config.steps - max(role.from_step - 1, 0)
-    return max(steps, 0) * epochs * math.ceil(prompts / per_step)
+    return max(steps, 0) * epochs * math.ceil(prompts / (per_step or prompts))
 
 
 def run_sampling(config: Config, path: str, tokenizer: Any) -> Sampling:

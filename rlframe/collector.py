@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import hashlib
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,11 +61,11 @@ class Collector:
     ) -> None:
         self._algorithm, self._environment, self._scorer = algorithm, environment, scorer
         self._client, self._seed = client, seed
-        self._runner = asyncio.Runner()
+        self._loop = OwnLoop()
 
     def collect(self, rows: Sequence[Row]) -> Collected:
         """Play a group for each row and sort the groups by what becomes of them."""
-        groups = self._runner.run(self._run_groups(rows, self._algorithm.requests))
+        groups = self._loop.run(self._run_groups(rows, self._algorithm.requests))
         out = Collected()
         for group, skipped in groups:
             self._sort(group, skipped, out)
@@ -72,14 +73,14 @@ class Collector:
 
     def evaluate(self, rows: Sequence[Row], samples: int = 1) -> list[Group]:
         """Play rows as they are asked for, nothing refused; ``samples`` episodes each."""
-        groups = self._runner.run(
+        groups = self._loop.run(
             self._run_groups(rows, lambda row: [row.request() for _ in range(samples)])
         )
         return [group for group, _ in groups]
 
     def close(self) -> None:
         """End the loop and what still runs on it."""
-        self._runner.close()
+        self._loop.close()
 
     async def run_group(self, row: Row, requests: Sequence[Request]) -> tuple[Group, int]:
         """Episodes of one draw, scored, and the number of episodes that no reward could score."""
@@ -124,6 +125,34 @@ class Collector:
             out.accepted.append(group)
         else:
             out.refused.append(group.row.group_id)
+
+
+class OwnLoop:
+    """One event loop for a whole run, also where the caller's thread runs one (a notebook)."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self._thread: ThreadPoolExecutor | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to the end and return the result."""
+        return self._apart(lambda: self._runner.run(work))
+
+    def close(self) -> None:
+        """Cancel what still runs."""
+        self._apart(self._runner.close)
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def _apart(self, call: Callable[[], T]) -> T:
+        """Call here, or in a thread of its own where this thread is inside a running loop."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return call()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "rlframe-collector")
+        return self._thread.submit(call).result()
 
 
 class OfflineCollector:

@@ -93,6 +93,8 @@ class Orchestrator:
         """Score the batch, derive advantages, update every trained role."""
         batch.scalars = dict(self.algorithm.scalars())
         for role in self.algorithm.scorers():
+            if self._given_by_update(role):
+                continue
             with self.clock.stage(_SCORE_STAGE.get(role.name, role.name)):
                 batch = batch.add_handles(self.roles[role.name].call("infer", batch).result())
         with self.clock.stage("adv"):
@@ -118,17 +120,31 @@ class Orchestrator:
 
     def plan_update(self, role: RoleSpec, batch: Batch) -> UpdatePlan:
         """Epochs x mini-batches x micro-batches of one role's update."""
-        options = self.algorithm.config
-        prompts = role.minibatch_prompts
+        epochs, prompts = role.schedule(self.algorithm.config)
         return plan_update(
             batch.lengths("prompt_ids") + batch.lengths("response_ids"),
             np.asarray(batch["group_ids"]),
-            epochs=options.epochs if role.epochs is None else role.epochs,
-            minibatch_prompts=options.minibatch_prompts if prompts is None else prompts,
+            epochs=epochs,
+            minibatch_prompts=prompts,
             budget=self.config.role(role.name).optim.tokens_per_microbatch,
             ranks=self.roles[role.name].mesh.dp,
             atom_ids=self.algorithm.atoms(batch),
             seed=self.config.seed * 1_000_003 + self.step,
+        )
+
+    def _given_by_update(self, role: RoleSpec) -> bool:
+        """Whether the update's own forward pass gives a role's outputs, so that none runs before.
+
+        True for a role with one optimiser step a batch, whose weights are still those of the batch
+        then, where nothing reads the columns before its loss.
+        """
+        epochs, prompts = role.schedule(self.algorithm.config)
+        return (
+            role in self._trained()
+            and epochs == 1
+            and (prompts == 0 or prompts >= self.config.data.prompts_per_step)
+            and set(role.outputs) <= set(role.computes)
+            and not set(role.outputs.values()) & set(self.algorithm.reads)
         )
 
     def _trained(self) -> Sequence[RoleSpec]:

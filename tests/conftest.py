@@ -20,3 +20,13 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def _own_host():
+    """A test of the command line leaves no plugin host of its own to the tests after it."""
+    from rlframe.host import host
+
+    before = list(host._current)
+    yield
+    host._current[:] = before

@@ -12,7 +12,7 @@ from rlframe.host.host import PluginHost
 from rlframe.interfaces.cluster import Cluster, Mapper
 from rlframe.paths import resolve_model
 
-__all__ = ["check_inputs"]
+__all__ = ["check_inputs", "find_model"]
 
 
 def check_inputs(config: Config, host: PluginHost) -> Iterator[str]:
@@ -37,7 +37,7 @@ def check_inputs(config: Config, host: PluginHost) -> Iterator[str]:
     paths = {"model.path": config.model.path}
     paths |= {f"roles.{name}.model.path": role.model.path for name, role in config.roles.items()}
     for key, path in paths.items():
-        yield f"{key}: {_model(key, path)}"
+        yield f"{key}: {find_model(key, path)}"
     yield _placement(config, algorithm)
 
 
@@ -55,7 +55,8 @@ def _placement(config: Config, algorithm: Algorithm) -> str:
     return f"placement: {where}"
 
 
-def _model(key: str, path: str) -> str:
+def find_model(key: str, path: str) -> str:
+    """Where a model lies, in words. Raises ConfigError where it is no model's folder."""
     folder = Path(resolve_model(path))
     if (folder / "config.json").is_file():
         return str(folder)

@@ -35,7 +35,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
     for note in loaded.notes:
         say(f"rlframe: note: {note}")
     from rlframe import evaluate as evaluation
+    from rlframe.cli.check import find_model
 
+    find_model("MODEL", loaded.config.model.path)
     options = evaluation.EvalOptions(
         samples=arguments.samples,
         temperature=arguments.temperature,

@@ -135,6 +135,8 @@ class Assembly:
         chosen = choose("reward", self._layers)
         own = {k: v for k, v in chosen.tree.items() if k in ("on_error", "timeout_s")}
         rest = {k: v for k, v in chosen.tree.items() if k not in own}
+        if "reward" in self._selector.objects:
+            rest.pop("parts", None)
         kept = {k: v for k, v in chosen.left.items() if k in ("on_error", "timeout_s")}
         left = {k: v for k, v in chosen.left.items() if k not in kept}
         tree = merge(default_tree(RewardConfig, "default"), merge(kept, own))
@@ -144,7 +146,7 @@ class Assembly:
                 f"reward.{key} ({first_source(rest[key])}) stands beside reward.parts: "
                 "put it into one of the parts"
             )
-        if "parts" in rest and "reward" not in self._selector.objects:
+        if "parts" in rest:
             tree["parts"] = dict(self._items("reward.parts", "reward", rest["parts"]))
         else:
             slot = self._slot("reward", Chosen(rest, left, chosen.left_name), "reward")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rlframe.config.tree import Leaf, Tree, leaves, merge, plain
 from rlframe.errors import ConfigError
@@ -138,14 +139,42 @@ def _listed(key: str, node: Tree | Leaf) -> Tree | Leaf:
         return node
     if not isinstance(node, Leaf):
         source = next((leaf.source for _, leaf in leaves(node)), DEFAULTS)
-        return Leaf([plain(node)], source)
+        return Leaf(_items(key, node), source)
     if node.value is None:
         return Leaf([], node.source)
     if isinstance(node.value, str):
-        return Leaf([name.strip() for name in node.value.split(",")], node.source)
+        return Leaf(_names(node.value), node.source)
     if not isinstance(node.value, list):
         raise ConfigError(f"{key} = {node.value!r} ({node.source}): expected a list of names")
     return node
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _items(key: str, node: Tree) -> list[Any]:
+    """``--logger a,b`` beside ``logger.1.option=..``, or one name beside its options."""
+    name = node.get("name")
+    if not isinstance(name, Leaf) or not isinstance(name.value, str):
+        return [plain(node)]
+    names = _names(name.value)
+    options = {k: v for k, v in node.items() if k != "name"}
+    if len(names) == 1 and not any(k.isdecimal() for k in options):
+        return [plain(node)]
+    items: list[dict[str, Any]] = [{"name": one} for one in names]
+    for index, own in options.items():
+        if not index.isdecimal() or int(index) >= len(items) or isinstance(own, Leaf):
+            said = _first(own)
+            where = ", ".join(f"{key}.{i} is {one}" for i, one in enumerate(names))
+            raise ConfigError(f"{key}.{index} ({said.source}): say for which one, {where}")
+        items[int(index)] |= plain(own)
+    return items
+
+
+def _first(node: Tree | Leaf) -> Leaf:
+    """The first value in a node that is not empty."""
+    return node if isinstance(node, Leaf) else next(leaf for _, leaf in leaves(node))
 
 
 def _role(name: str, role: Tree | Leaf) -> Tree | Leaf:

@@ -37,7 +37,7 @@ def prompt_tokens(
         if config.template == "chat":
             ids = _chat([{"role": "user", "content": prompt}], tokenizer, source)
         else:
-            ids = _text(prompt, tokenizer)
+            ids = _text(prompt, tokenizer, source)
     elif config.template == "plain":
         raise DataError(
             f"{_at(source)}'{config.prompt_key}' holds chat messages but data.template=plain takes "
@@ -129,8 +129,15 @@ def _messages(prompt: Any, key: str, source: str) -> list[dict[str, Any]]:
     return [{k: v for k, v in m.items() if k in kept or v is not None} for m in prompt]
 
 
-def _text(text: str, tokenizer: Any) -> list[int]:
+def _text(text: str, tokenizer: Any, source: str) -> list[int]:
     """Tokens of plain text with the tokenizer's opening special tokens, never its closing one."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{_at(source)}the prompt is no text: half of a letter at position {error.start} "
+            f"({text[error.start]!r})"
+        ) from error
     ids = list(tokenizer(text)["input_ids"])
     eos = tokenizer.eos_token_id
     if eos is not None and ids[-1:] == [eos]:
@@ -152,7 +159,7 @@ def _chat(messages: list[dict[str, Any]], tokenizer: Any, source: str) -> list[i
         ids = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=True, return_dict=False
         )
-    except (TemplateError, TypeError, KeyError) as error:
+    except (TemplateError, TypeError, KeyError, UnicodeError) as error:
         raise DataError(f"{_at(source)}the chat template refused the prompt: {error}") from error
     return list(ids)
 

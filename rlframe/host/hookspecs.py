@@ -44,7 +44,10 @@ def rlframe_components() -> Sequence[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def rlframe_defaults() -> str:  # type: ignore[empty-body]
-    """Return the path of a YAML file with default values; exactly one plugin may do so."""
+    """Return the path of a YAML file with default values; exactly one plugin may do so.
+
+    Sections under ``tuned`` hold only where the file's own model is not replaced.
+    """
 
 
 @hookspec

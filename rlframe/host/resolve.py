@@ -69,6 +69,8 @@ def resolve_object(kind: str, value: Any) -> Resolved:
     is_named = inspect.isclass(value) or inspect.isroutine(value)
     named = value if is_named else type(value)
     module, name = named.__module__, named.__qualname__
+    if kind == "reward" and callable(value) and not is_named:
+        return Resolved(kind, named.__name__, f"{module}:{name}", value, importable=False)
     importable = module != "__main__" and "<" not in name and module in sys.modules
     resolved = Resolved(kind, named.__name__, f"{module}:{name}", named, importable=importable)
     word = WORDS.get(kind, kind)

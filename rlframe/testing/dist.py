@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import pickle
 import signal
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -56,7 +57,8 @@ def run_ranks(
         ]
         sys.stdout.flush()
         sys.stderr.flush()
-        pids = [_fork(directory, rank, fn, args) for rank in ranks]
+        with _frozen_objects():
+            pids = [_fork(directory, rank, fn, args) for rank in ranks]
         why = _wait(pids, timeout_s)
         if why:
             raise RankError(_report(why, directory, world))
@@ -84,6 +86,21 @@ def _import_heavy_modules() -> None:
 
 def _result(directory: Path, rank: int) -> Path:
     return directory / f"result-{rank}"
+
+
+@contextlib.contextmanager
+def _frozen_objects() -> Iterator[None]:
+    """Keep the children's garbage collector off what was made before the fork.
+
+    A process group in the parent's garbage would be destroyed in a child too, where its threads do
+    not exist: a hang or a crash at some later collection.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _fork(directory: Path, rank: RankInfo, fn: Callable[..., Any], args: tuple[Any, ...]) -> int:

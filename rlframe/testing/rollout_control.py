@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -22,8 +21,6 @@ LONG = Sampling(max_new_tokens=50, min_new_tokens=50)
 
 class RolloutControl:
     """Checks of what happens around generation."""
-
-    rollout: Any
 
     def claims(self, engine: RolloutEngine, capability: str) -> None:
         """Skip what an engine does not claim."""
@@ -113,7 +110,7 @@ class RolloutControl:
     def test_a_deadline_in_the_past_aborts(self, engine: RolloutEngine) -> None:
         """The others go on."""
 
-        async def go() -> list[Completion]:
+        async def go() -> tuple[Completion, ...]:
             return await asyncio.gather(
                 engine.generate(Request(PROMPT, LONG, deadline_s=0.0)),
                 engine.generate(Request(PROMPT, SHORT)),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.requests import Completion, Request, Sampling
 from rlframe.testing.models import VOCABULARY, tiny_model
 from rlframe.testing.rollout_control import RolloutControl
-from rlframe.testing.rollout_reference import RolloutReference
+from rlframe.testing.rollout_reference import END, RolloutReference, until_end
 from rlframe.testing.tokenizers import char_tokenizer
 
 __all__ = ["RolloutKit"]
@@ -283,16 +283,6 @@ class RolloutKit(RolloutControl):
         assert message in str(wrong)
         assert isinstance(right, Completion)
         assert right.token_ids
-
-
-END = 2
-"""The end token of ``tiny_model``."""
-
-
-def until_end(tokens: Sequence[int]) -> list[int]:
-    """Up to the first end token, with it."""
-    tokens = list(tokens)
-    return tokens[: tokens.index(END) + 1] if END in tokens else tokens
 
 
 def run(engine: RolloutEngine, *requests: Request) -> list[Completion]:

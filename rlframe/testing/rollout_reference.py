@@ -11,7 +11,16 @@ from rlframe.requests import Completion, Sampling
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["RolloutReference"]
+__all__ = ["END", "RolloutReference", "truncated", "until_end"]
+
+END = 2
+"""The end token of ``tiny_model``."""
+
+
+def until_end(tokens: Sequence[int]) -> list[int]:
+    """Up to the first end token, with it."""
+    tokens = list(tokens)
+    return tokens[: tokens.index(END) + 1] if END in tokens else tokens
 
 
 class RolloutReference:
@@ -41,7 +50,7 @@ class RolloutReference:
 
         with torch.no_grad():
             ids = torch.tensor([[*prompt_ids, *token_ids]])
-            whole = self.model(input_ids=ids).logits[0]
+            whole: Tensor = self.model(input_ids=ids).logits[0]
         return whole[len(prompt_ids) - 1 : -1].double()
 
     def greedy(self, prompt_ids: Sequence[int], count: int) -> list[int]:

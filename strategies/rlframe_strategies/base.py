@@ -19,7 +19,7 @@ from rlframe.algorithm import Output
 from rlframe.errors import ConfigError, ModelError
 from rlframe.interfaces.strategy import LossFn, ModelSpec, Strategy
 from rlframe.layout import Layout, ParamInfo
-from rlframe_strategies.building import build_module, packing_of
+from rlframe_strategies.building import PackingRule, build_module, packing_of
 from rlframe_strategies.exporting import write_model
 from rlframe_strategies.module import LanguageModel
 from rlframe_strategies.optim import Optimiser, squared_norm
@@ -40,6 +40,7 @@ class TorchStrategy(Strategy):
     spec: ModelSpec
     source: str
     original_config: Any
+    packing: PackingRule
     optimiser: Optimiser | None = None
 
     # --- what a strategy says -----------------------------------------------------------------
@@ -94,7 +95,7 @@ class TorchStrategy(Strategy):
         built = build_module(spec, self.device)
         self.module, self.source = built.module, built.source
         self.original_config = built.original_config
-        self._packs, self._window = packing_of(self.module, self.config.packing, spec)
+        self.packing = packing_of(self.module, self.config.packing, spec.model.attn)
         self.params = {
             name: ParamInfo(tuple(p.shape), str(p.dtype).removeprefix("torch."))
             for name, p in self.module.named_weights()
@@ -153,16 +154,11 @@ class TorchStrategy(Strategy):
 
     def _inputs(self, micro: TensorDict) -> Inputs:
         whole = self.module.kind == "score"
-        packs = self._packs
-        if packs and self._window:
-            packs = int((micro["prompt_lengths"] + micro["response_lengths"]).max()) <= self._window
-        self.module.use_packed_attention(packs and self.packed_attention)
+        packs = self.packing.applies(
+            int((micro["prompt_lengths"] + micro["response_lengths"]).max())
+        )
+        self.module.use_packed_attention(packs and self.packing.ours)
         return make_inputs(micro, packed=packs, masked=not packs, whole=whole)
-
-    @property
-    def packed_attention(self) -> bool:
-        """Whether packed rows go through our attention (else through a flash kernel's own way)."""
-        return True
 
     # --- steps --------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from rlframe_strategies.packing import make_inputs
 if TYPE_CHECKING:
     from rlframe.interfaces.strategy import ModelSpec
 
-__all__ = ["Built", "Packing", "build_module", "packing_of"]
+__all__ = ["Built", "Packing", "PackingRule", "build_module", "packing_of"]
 
 Packing = Literal["auto", "on", "off"]
 
@@ -68,28 +68,45 @@ def _checkpoint(module: LanguageModel) -> None:
             layer.training = True
 
 
-def packing_of(module: LanguageModel, packing: Packing, spec: ModelSpec) -> tuple[bool, int]:
-    """Whether rows are packed, and the longest row (tokens) that may be (0: any).
+@dataclass(frozen=True)
+class PackingRule:
+    """Which rows are laid side by side.
 
-    Beyond the window of a model with sliding-window attention rows are padded. ``auto`` packs where
+    ``window``: rows of more tokens are padded (0: none are); ``ours``: through our attention, not
+    a flash kernel of the model's own.
+    """
+
+    packs: bool
+    window: int = 0
+    ours: bool = False
+
+    def applies(self, longest: int) -> bool:
+        """Whether a micro-batch with a longest row of that many tokens is packed."""
+        return self.packs and (not self.window or longest <= self.window)
+
+
+def packing_of(module: LanguageModel, packing: Packing, attn: str) -> PackingRule:
+    """How a model's rows are packed.
+
+    A model with sliding-window attention packs rows that fit into its window. ``auto`` packs where
     a trial agrees with the padded forward; ``on`` raises ``ConfigError`` where packing cannot be.
     """
-    config = module.lm.config
-    chosen = spec.model.attn
-    ours = chosen in ("auto", "sdpa") and supports_packing(module.lm)
-    flash = config._attn_implementation in FLASH
     if packing == "off":
-        return False, 0
-    if (ours and _agrees(module)) or (flash and supports_packing(module.lm)):
-        window: int = getattr(config, "sliding_window", None) or 0
-        used = getattr(config, "use_sliding_window", True) is not False and not flash
-        return True, window if used else 0
+        return PackingRule(False)
+    config = module.lm.config
+    if supports_packing(module.lm):
+        if config._attn_implementation in FLASH:
+            return PackingRule(True)
+        if attn in ("auto", "sdpa") and _agrees(module):
+            window: int = getattr(config, "sliding_window", None) or 0
+            slides = getattr(config, "use_sliding_window", True) is not False
+            return PackingRule(True, window if slides else 0, ours=True)
     if packing == "on":
         raise ConfigError(
-            f"strategy.packing=on: {type(module.lm).__name__} with attn={chosen} cannot be packed; "
+            f"strategy.packing=on: {type(module.lm).__name__} with attn={attn} cannot be packed; "
             "use packing=auto"
         )
-    return False, 0
+    return PackingRule(False)
 
 
 @torch.no_grad()

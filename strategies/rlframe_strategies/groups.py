@@ -13,8 +13,12 @@ from rlframe.interfaces.strategy import RankInfo
 __all__ = ["ProcessGroup"]
 
 
+_members: list[ProcessGroup] = []
+"""Who uses a group that one of them joined; the last one to leave destroys it."""
+
+
 class ProcessGroup:
-    """The default group of this process: joined unless it exists, left by whoever joined it.
+    """The default group of this process: joined unless it exists, shared by all its strategies.
 
     One rank alone needs no rendezvous. Raises ``ConfigError`` where several ranks have no
     ``init_method``, ``TrainingError`` where a group of another size exists.
@@ -24,15 +28,16 @@ class ProcessGroup:
         from torch import distributed as dist
 
         self.world = rank.world
-        self._joined = False
         if not dist.is_initialized():
             self._join(rank, device)
-            self._joined = True
+            _members[:] = [self]
         elif dist.get_world_size() != rank.world or dist.get_rank() != rank.rank:
             raise TrainingError(
                 f"this process is rank {dist.get_rank()} of a group of {dist.get_world_size()}, "
                 f"the strategy wants rank {rank.rank} of {rank.world}"
             )
+        elif _members:
+            _members.append(self)
 
     def _join(self, rank: RankInfo, device: torch.device) -> None:
         from torch import distributed as dist
@@ -58,9 +63,10 @@ class ProcessGroup:
         return total
 
     def leave(self) -> None:
-        """Destroy the group if this object made it."""
+        """Destroy the group if this is the last that uses it; not one that others had made."""
         from torch import distributed as dist
 
-        if self._joined and dist.is_initialized():
-            dist.destroy_process_group()
-        self._joined = False
+        if self in _members:
+            _members.remove(self)
+            if not _members and dist.is_initialized():
+                dist.destroy_process_group()

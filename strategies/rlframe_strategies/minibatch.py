@@ -59,7 +59,15 @@ class MiniBatch:
             self._add_minibatch_columns()
 
     def loss(self, out: Output, micro: TensorDict) -> Tensor:
-        """This micro-batch's share of the loss; its figures are added up."""
+        """This micro-batch's share of the loss; its figures are added up.
+
+        A column that this role's forward pass gives and that no pass before the update wrote is
+        taken from ``out``: with one optimiser step a batch both are the same.
+        """
+        micro = micro.copy()
+        for name, column in self._spec.role.outputs.items():
+            if column not in micro:
+                micro[column] = getattr(out, name).detach()
         share, figures = loss_share(
             self._algorithm,
             self._spec.role.name,

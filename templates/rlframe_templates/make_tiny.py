@@ -9,6 +9,7 @@ than half of its greedy answers: what is left is for reinforcement learning.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -34,7 +35,8 @@ _CHAT = (
 def write_tokenizer(directory: Path) -> None:
     """Write a tokenizer of one token a byte, which adds no token of its own to a text.
 
-    It is Qwen2's without merges: for that model type ``AutoTokenizer`` takes no other.
+    It is Qwen2's without merges: for that model type ``AutoTokenizer`` takes no other, and the
+    class is named so that older versions of transformers find it too.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -54,6 +56,9 @@ def write_tokenizer(directory: Path) -> None:
         clean_up_tokenization_spaces=False,
         chat_template=_CHAT,
     ).save_pretrained(directory)
+    settings = directory / "tokenizer_config.json"
+    known = {**json.loads(settings.read_text()), "tokenizer_class": "Qwen2Tokenizer"}
+    settings.write_text(json.dumps(known, indent=2) + "\n")
 
 
 def _byte_names() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from rlframe import hookimpl
@@ -13,3 +14,11 @@ RLFRAME_API_VERSION = 1
 def rlframe_defaults() -> str:
     """Where the defaults lie."""
     return str(Path(__file__).with_name("defaults.yaml"))
+
+
+@hookimpl
+def rlframe_cli(subcommands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``rlframe new``."""
+    from rlframe_templates.new import add_command
+
+    add_command(subcommands)

@@ -92,6 +92,10 @@ def test_the_core_imports_no_plugin_and_no_backend(path):
     assert [t for t in texts if isinstance(t, str) and any(p in t for p in packages)] == []
 
 
+DESCRIPTIVE = ("reward", "dataset", "logger", "callback")
+"""Kinds whose names are plain words ("length", "format") that mean other things elsewhere."""
+
+
 @cache
 def component_names() -> frozenset[str]:
     """Names that the four packages register, read from their source."""
@@ -99,7 +103,9 @@ def component_names() -> frozenset[str]:
     for folder in PACKAGES.values():
         for node in ast.walk(parsed(folder / "plugin.py")):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Component":
-                names.add(ast.literal_eval(node.args[1]))
+                kind, name = (ast.literal_eval(argument) for argument in node.args[:2])
+                if kind not in DESCRIPTIVE:
+                    names.add(name)
     assert {"grpo", "fsdp", "torch"} <= names
     return frozenset(names)
 

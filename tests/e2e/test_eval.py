@@ -87,11 +87,13 @@ def test_a_run_is_evaluated_with_what_it_learned(inputs, tmp_path, capsys):
         (["MODEL", "--data", "QUESTIONS", "--reward", "exact", "reward.column=a"], "column 'a'"),
         (["MODEL", "--data", "jsonl:nope.jsonl"], "nope.jsonl"),
         (["MODEL", "--model", "x"], "--model is the first word"),
+        (["./nope", "--data", "QUESTIONS"], "there is no folder nope"),
+        (["PARENT", "--data", "QUESTIONS"], "has no config.json"),
     ],
 )
 def test_mistakes_are_one_line(inputs, capsys, words, message):
     model, questions = inputs
-    known = {"MODEL": str(model), "QUESTIONS": str(questions)}
+    known = {"MODEL": str(model), "QUESTIONS": str(questions), "PARENT": str(model.parent)}
     assert main(["eval", *(known.get(word, word) for word in words)]) != 0
     error = capsys.readouterr().err
     assert message in error

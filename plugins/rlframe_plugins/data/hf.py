@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["HuggingFaceDataset"]
 
 _OPTIONS = ("data_dir", "data_files", "name", "revision", "split")
+_HUB_S = 10.0
+"""Longest wait for the hub's first answer, seconds."""
 _BUILDERS = {
     ".json": "json",
     ".jsonl": "json",
@@ -94,6 +96,8 @@ def _load(uri: str, where: str, split: str, options: dict[str, str]) -> hf.Datas
         elif path.is_file():
             loaded = hf.load_dataset(_builder(uri, path), data_files=where, split=split)
         else:
+            if not path.exists() and "data_files" not in options:
+                _reach_hub(uri, where)
             loaded = hf.load_dataset(where, split=split, **options)
     except (ConfigError, DataError):
         raise
@@ -115,15 +119,36 @@ def _builder(uri: str, path: Path) -> str:
     return _BUILDERS[path.suffix]
 
 
+def _reach_hub(uri: str, name: str) -> None:
+    """Ask the hub once, because the library asks for half a minute. Raises DataError.
+
+    What the hub answers, also that there is no such dataset, is for the library to tell.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    try:
+        HfApi().dataset_info(name, timeout=_HUB_S)
+    except (HfHubHTTPError, OfflineModeIsEnabled, ValueError):
+        return
+    except Exception as error:  # whatever the HTTP library of the day raises
+        raise DataError(f"data '{uri}': {_unreached(error, name)}") from error
+
+
+def _unreached(error: Exception, where: str) -> str:
+    text = " ".join(str(error).split())
+    return (
+        f"there is no folder '{where}' here and the Hugging Face hub cannot be reached "
+        f"({type(error).__name__}: {text[:200]}): set HF_HUB_OFFLINE=1 where it is in the cache, "
+        "or save_to_disk it where there is a network and name that folder"
+    )
+
+
 def _reason(error: Exception, where: str) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     offline = isinstance(error, ConnectionError) or "offline" in text.lower()
     if offline or "couldn't reach" in text.lower():
-        return (
-            f"there is no folder '{where}' here and the Hugging Face hub cannot be reached "
-            f"({type(error).__name__}: {text[:200]}): load it once where there is a network, "
-            "save_to_disk it and name that folder"
-        )
+        return _unreached(error, where)
     return f"cannot be loaded: {type(error).__name__}: {text[:400]}"
 
 

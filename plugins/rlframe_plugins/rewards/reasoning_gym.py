@@ -66,9 +66,9 @@ class ReasoningGymReward(Reward):
 
         metadata = columns["metadata"]
         task = metadata.get("source_dataset") if isinstance(metadata, Mapping) else None
-        task = task or columns.get("data_source")
+        task = str(task or columns.get("data_source"))
         if task not in DATASETS:
-            text = unknown_name("task", str(task), DATASETS)
+            text = unknown_name("task", task, DATASETS)
             raise RewardError(f"reward 'reasoning-gym': metadata.source_dataset: {text}")
         if task not in self._verifiers:
             self._verifiers[task] = get_score_answer_fn(task)

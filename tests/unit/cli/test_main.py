@@ -43,9 +43,11 @@ def site(tmp_path, monkeypatch):
     monkeypatch.setenv("RLFRAME_NO_PLUGINS", "rlframe")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
+    before = set(sys.modules)
     yield folder
-    for name in ("rlframe_fake_plugin", "acme_plugin"):
-        sys.modules.pop(name, None)
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from rlframe.config import sections
 from rlframe.config.options import describe_options, field_docs
 from rlframe.config.schema import Config, RewardConfig
 from rlframe.host.host import PluginHost
-from rlframe.host.resolve import resolve
+from rlframe.host.resolve import load_target
 from tests.unit.config.fakes import Grpo
 
 
@@ -57,15 +57,14 @@ def test_the_top_level_has_a_meaning_for_every_key():
     assert names - docs.keys() == set()
 
 
-COMPONENTS = [
-    (c.kind, c.name) for p in PluginHost().load().plugins for c in p.components if c.plugin
-]
+COMPONENTS = [c for p in PluginHost().load().plugins for c in p.components if c.plugin]
 
 
-@pytest.mark.parametrize(("kind", "name"), COMPONENTS)
-def test_every_option_of_a_registered_component_has_a_meaning(kind, name):
-    resolved = resolve(PluginHost().load(), kind, name)
-    config = getattr(resolved.value, "Config", None)
+@pytest.mark.parametrize("component", COMPONENTS, ids=lambda c: f"{c.kind}-{c.name}")
+def test_every_option_of_a_registered_component_has_a_meaning(component):
+    """Also where the packages that it needs are missing: those are imported when it starts."""
+    config = getattr(load_target(component.target), "Config", None)
     if config is not None:
-        assert [o.key for o in describe_options(config, name) if not o.meaning] == []
+        options = describe_options(config, component.name)
+        assert [o.key for o in options if not o.meaning] == []
         assert config.__dataclass_params__.frozen

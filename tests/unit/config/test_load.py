@@ -116,6 +116,10 @@ def test_lists_of_components(load):
     changed = load("logger.1.file=x.jsonl").config.logger
     assert [one.config for one in changed] == [None, fakes.Jsonl.Config("x.jsonl")]
     assert load("logger={name: jsonl, file: y}").config.logger[0].config.file == "y"
+    beside = load("logger.1.file=z", logger="terminal,jsonl").config.logger
+    assert [one.name for one in beside] == ["terminal", "jsonl"]
+    assert beside[1].config.file == "z"
+    assert load("logger.file=w", logger="jsonl").config.logger[0].config.file == "w"
 
 
 def test_one_reward_with_its_options(load):
@@ -305,6 +309,8 @@ MISTAKES = [
     ("roles.critic.x=1", r"unknown key 'roles.critic.x'"),
     ("roles.crtic.pool=train", r"roles.crtic: unknown role 'crtic'. Did you mean 'critic'"),
     ("logger.7.file=x", r"logger.7 is not there"),
+    ("logger={name: 'terminal,jsonl', file: x}", r"logger.file .*say for which one, logger.0 is"),
+    ("logger={name: 'terminal,jsonl', 2: {file: x}}", r"logger.2 .*logger.1 is jsonl"),
     ("pools.train.device=2", r"Did you mean 'pools.train.devices'"),
     ("steps=x", r"^steps = 'x' \(command line\): expected a whole number"),
     ("seed=1.5", r"^seed = '1.5' \(command line\): expected a whole number"),

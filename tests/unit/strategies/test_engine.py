@@ -191,3 +191,19 @@ def test_minibatch_columns_see_the_whole_minibatch(model_dir):
     split = outcome(model_dir, algorithm, 12)
     same(whole, split)
     assert {shape[0] for shape in Whole.seen} == {GROUPS * SAMPLES}
+
+
+def test_old_logprobs_of_the_same_pass_are_those_of_a_pass_before(model_dir):
+    algorithm = grpo("token-mean", kl_coef=0.0)
+    batch = rollouts(algorithm)
+    bare = batch.select([name for name in batch.columns if name != "old_logprobs"])
+    lengths = bare.lengths("prompt_ids") + bare.lengths("response_ids")
+    groups = bare["group_ids"].numpy()
+    plan = plan_update(lengths, groups, epochs=1, minibatch_prompts=0, budget=30)
+    found = []
+    for before in (False, True):
+        engine = engine_for(model_dir, algorithm, tokens_per_microbatch=30)
+        scored = bare.add(engine.infer(bare)) if before else bare
+        result = engine.update(scored, plan)
+        found.append((result, dict(engine._strategy.views())))
+    same(*found)

@@ -117,7 +117,7 @@ class Decoder:
         qkv = self._buffer("qkv", (turned + arch.kv_heads) * arch.head_dim, count, x.dtype)
         _project(layer.qkv, self._norm(x, layer.norm_in), qkv)
         heads = qkv.view(turned + arch.kv_heads, arch.head_dim, count)
-        q, k, v = heads.split((arch.heads, arch.kv_heads, arch.kv_heads))
+        q, k, v = heads[: arch.heads], heads[arch.heads : turned], heads[turned:]
         if layer.q_norm is not None and layer.k_norm is not None:
             q.copy_(_rms(q, arch.eps, 1) * layer.q_norm)
             k.copy_(_rms(k, arch.eps, 1) * layer.k_norm)
@@ -132,7 +132,7 @@ class Decoder:
         inner = layer.down.weight.shape[1]
         both = self._buffer("mlp", 2 * inner, x.shape[1], x.dtype)
         _project(layer.gate_up, self._norm(x, layer.norm_mlp), both)
-        gate, up = both.split(inner)
+        gate, up = both[:inner], both[inner:]
         x.addmm_(layer.down.weight, F.silu(gate, inplace=True).mul_(up))
         if layer.down.bias is not None:
             x.add_(layer.down.bias)

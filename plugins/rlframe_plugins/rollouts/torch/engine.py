@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlframe.config import SamplingConfig, check_range
@@ -48,7 +48,7 @@ class TorchRollout(SteppedRollout):
     class Config(SamplingConfig):
         """Sampling, and bounds on what runs at once."""
 
-        max_batch: int = field(default=256)
+        max_batch: int = 256
         """Sequences that run at once, at least 1."""
         max_kv_tokens: int = 131072
         """Tokens of key-value cache, at least 1: sequences times the longest of them."""

@@ -67,3 +67,20 @@ def test_a_hub_that_is_not_reached_is_one_clear_line(monkeypatch, tmp_path):
 def test_paths_are_anchored_and_names_are_not(saved):
     assert HuggingFaceDataset.anchor("hf:both?split=test") == f"hf:{saved}/both?split=test"
     assert HuggingFaceDataset.anchor("hf:org/name?split=x") == "hf:org/name?split=x"
+
+
+def test_the_hub_is_asked_once_before_the_library_asks_for_long(monkeypatch, tmp_path):
+    import huggingface_hub
+
+    def unreached(self, name, timeout):
+        assert timeout <= 10
+        raise ConnectionResetError("gone")
+
+    def loads(*_, **__):
+        raise AssertionError("the library was asked")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", unreached)
+    monkeypatch.setattr(datasets, "load_dataset", loads)
+    with pytest.raises(DataError, match=r"cannot be reached \(ConnectionResetError: gone\)"):
+        HuggingFaceDataset.open("hf:nobody/nothing")
