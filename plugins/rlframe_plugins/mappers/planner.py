@@ -12,7 +12,7 @@ from rlframe.interfaces.cluster import Placement, ResourcePool
 from rlframe.protocol import Mesh
 from rlframe_plugins.mappers.catalogue import Hardware
 from rlframe_plugins.mappers.dataflow import ROLLOUT, STAGES, Unit
-from rlframe_plugins.mappers.grid import SCHEMES, Way
+from rlframe_plugins.mappers.grid import SCHEMES, SCHEMES_OF, Way
 from rlframe_plugins.mappers.problem import Found, Problem
 from rlframe_plugins.mappers.search import Search
 from rlframe_plugins.mappers.space import Space, Wishes, build_problem
@@ -50,16 +50,12 @@ class UnitPlan:
 
     @property
     def strategy(self) -> str:
-        """Name of the strategy that shards like this."""
-        scheme = SCHEMES[self.way.scheme]
+        """Name of the strategy that shards like this; weights that ZeRO 1 and 2 do not cut, too."""
         if self.unit.generates:
             return "rollout"
-        named = {"zero1": "deepspeed", "zero2": "deepspeed"}.get(scheme, scheme)
-        if named == "ddp" and (self.way.d == 1 or "ddp" not in self.unit.strategies):
-            named = self.unit.strategies[0] if self.way.d > 1 else "single"
-        if named not in self.unit.strategies and scheme == "fsdp":
-            return "deepspeed"
-        return named
+        scheme = SCHEMES[self.way.scheme]
+        able = [name for name in self.unit.strategies if scheme in SCHEMES_OF[name]]
+        return able[0] if able else "deepspeed"
 
 
 @dataclass(frozen=True)
