@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from rlframe.algorithm import Algorithm
+from rlframe.asking import ask_mapping
 from rlframe.batch import Batch
 from rlframe.errors import BatchError
 from rlframe.interfaces.cluster import WorkerGroup
+from rlframe.pack_columns import column_of
 from rlframe.packed import Packed
 
 __all__ = ["add_advantages", "checked_columns"]
@@ -22,7 +26,7 @@ def add_advantages(algorithm: Algorithm, batch: Batch, policy: WorkerGroup) -> B
     Where every column that it reads is per row, it runs here and no token-level data moves;
     otherwise on the policy's data-parallel ranks, each group whole on one rank.
     """
-    ragged = [name for name in algorithm.reads if batch.schema[name].axis is not None]
+    ragged = [name for name in algorithm.reads if column_of(batch.schema, name).axis is not None]
     if ragged:
         return batch.add_handles(policy.call("advantages", batch).result())
     return batch.add(checked_columns(algorithm, batch))
@@ -31,7 +35,8 @@ def add_advantages(algorithm: Algorithm, batch: Batch, policy: WorkerGroup) -> B
 def checked_columns(algorithm: Algorithm, batch: Batch) -> dict[str, Packed]:
     """``Algorithm.advantages`` on ``reads`` alone, (B,) values spread over the response tokens.
 
-    Raises BatchError for values that are not tensors, or not (B,) or (B, R), or not finite.
+    Raises BatchError for values that are not tensors, not of the column's shape, or not finite in
+    a slot that is trained on; TrainingError for what the algorithm raises.
     """
     missing = [name for name in algorithm.reads if name not in batch]
     if missing:
@@ -39,7 +44,7 @@ def checked_columns(algorithm: Algorithm, batch: Batch) -> dict[str, Packed]:
             f"{type(algorithm).__name__} reads column '{missing[0]}', which no role, reward or "
             f"dataset wrote. Columns: {', '.join(batch.columns)}"
         )
-    made = algorithm.advantages(batch.select(algorithm.reads))
+    made = ask_mapping(algorithm, "advantages", batch.select(algorithm.reads))
     lengths = batch.lengths("response_ids")
     return {name: _packed(name, value, lengths, batch) for name, value in made.items()}
 
@@ -50,9 +55,50 @@ def _packed(name: str, value: Tensor, lengths: NDArray[np.int64], batch: Batch) 
         raise BatchError(f"advantages() returned '{name}' of {shape} for {len(batch)} rows")
     column = batch.schema.get(name)
     dtype = column.dtype if column else "float32"
-    dense = value.detach().to(getattr(torch, dtype)).numpy()
+    dense = value.detach().cpu().to(getattr(torch, dtype)).numpy()
     if column is None or column.axis is None:
         return Packed(dense)
+    widest = int(lengths.max(initial=0))
+    if dense.ndim != 1 and dense.shape != (len(batch), widest):
+        raise BatchError(
+            f"advantages() returned '{name}' of {dense.shape}: return ({len(batch)},) or "
+            f"({len(batch)}, {widest}), the longest response"
+        )
     if dense.ndim == 1:
+        _check_finite(name, dense, _trained_rows(batch), batch)
         return Packed(np.repeat(dense, lengths), lengths)
-    return Packed.from_padded(dense, lengths)
+    packed = Packed.from_padded(dense, lengths)
+    _check_finite(name, packed.values, _trained_tokens(batch), batch)
+    return packed
+
+
+def _trained_rows(batch: Batch) -> NDArray[np.bool_]:
+    """Rows (B,) with a token that the policy sampled and that is trained on."""
+    if "train" not in batch or "response_tokens" not in batch:
+        return np.zeros(len(batch), bool)
+    return np.asarray(batch["train"] & (batch["response_tokens"] > 0), bool)
+
+
+def _trained_tokens(batch: Batch) -> NDArray[np.bool_]:
+    """The same for the response tokens of every row, side by side."""
+    if "response_mask" not in batch:
+        return np.zeros(int(batch.lengths("response_ids").sum()), bool)
+    rows = np.repeat(_trained_rows(batch), batch.lengths("response_ids"))
+    inside: NDArray[np.bool_] = batch.packed("response_mask").values.astype(bool)
+    return rows & inside
+
+
+def _check_finite(
+    name: str, values: NDArray[Any], trained: NDArray[np.bool_], batch: Batch
+) -> None:
+    wrong = np.flatnonzero(trained & ~np.isfinite(values))
+    if not len(wrong):
+        return
+    row = int(wrong[0])
+    if len(values) != len(batch):
+        row = int(np.searchsorted(np.cumsum(batch.lengths("response_ids")), row, side="right"))
+    group = int(batch["group_ids"][row]) if "group_ids" in batch else row
+    raise BatchError(
+        f"advantages() returned '{name}' with {values[wrong[0]]} for row {row} (group {group}), "
+        f"{len(wrong)} such values in all: they would be trained on"
+    )

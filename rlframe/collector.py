@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlframe.algorithm import Algorithm
+from rlframe.asking import ask
 from rlframe.errors import RolloutError
 from rlframe.interfaces.data import Environment
 from rlframe.interfaces.rollout import RolloutEngine
@@ -65,7 +66,7 @@ class Collector:
 
     def collect(self, rows: Sequence[Row]) -> Collected:
         """Play a group for each row and sort the groups by what becomes of them."""
-        groups = self._loop.run(self._run_groups(rows, self._algorithm.requests))
+        groups = self._loop.run(self._run_groups(rows, self._requests))
         out = Collected()
         for group, skipped in groups:
             self._sort(group, skipped, out)
@@ -85,8 +86,6 @@ class Collector:
     async def run_group(self, row: Row, requests: Sequence[Request]) -> tuple[Group, int]:
         """Episodes of one draw, scored, and the number of episodes that no reward could score."""
         stamped = [self._stamp(row, position, r) for position, r in enumerate(requests)]
-        if not stamped:
-            raise RolloutError(f"{type(self._algorithm).__name__}.requests gave none for a prompt")
         episodes = await _gather(
             [self._environment.run(row, request, self._generate) for request in stamped]
         )
@@ -98,6 +97,15 @@ class Collector:
         self, rows: Sequence[Row], requests_of: Callable[[Row], list[Request]]
     ) -> list[tuple[Group, int]]:
         return await _gather([self.run_group(row, requests_of(row)) for row in rows])
+
+    def _requests(self, row: Row) -> list[Request]:
+        made = ask(self._algorithm, "requests", row)
+        name = type(self._algorithm).__name__
+        if not isinstance(made, list | tuple) or not all(isinstance(r, Request) for r in made):
+            raise RolloutError(f"{name}.requests returned {made!r}: return a list of Request")
+        if not made:
+            raise RolloutError(f"{name}.requests gave none for a prompt")
+        return list(made)
 
     async def _generate(self, request: Request) -> Completion:
         return await self._client.generate(request)
@@ -121,7 +129,7 @@ class Collector:
         out.skipped_episodes += skipped
         if not group.trained:
             out.failed[group.row.group_id] = "no episode of the group was scored"
-        elif self._algorithm.accept(group):
+        elif ask(self._algorithm, "accept", group):
             out.accepted.append(group)
         else:
             out.refused.append(group.row.group_id)
@@ -172,7 +180,7 @@ class OfflineCollector:
 
     def _group(self, row: Row) -> Group:
         episodes = []
-        for position, example in enumerate(self._algorithm.examples(row)):
+        for position, example in enumerate(ask(self._algorithm, "examples", row)):
             ids, reason = self._encode(example.response)
             count = len(ids)
             segment = Segment(

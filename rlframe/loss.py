@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -145,16 +145,30 @@ def loss_share(
     Raises TrainingError as :func:`reduce_terms`, and when a figure has the name of a term.
     """
     filled, columns = fill_masked(out, micro, algorithm.masks, schema)
-    terms = algorithm.loss(role, filled, columns)
+    terms = _checked_terms("loss", algorithm.loss(role, filled, columns))
     loss, figures = reduce_terms(terms, columns, denominators, fixed_length)
     with torch.no_grad():
-        more = algorithm.metrics(role, filled, columns)
+        more = _checked_terms("metrics", algorithm.metrics(role, filled, columns))
         twice = sorted(set(more) & set(terms))
         if twice:
             raise TrainingError(
                 f"'{twice[0]}' is both a loss term and a figure of role '{role}': rename one"
             )
         return loss, {**figures, **reduce_terms(more, columns, denominators, fixed_length)[1]}
+
+
+def _checked_terms(method: str, terms: Any) -> Mapping[str, Term]:
+    """What ``loss`` or ``metrics`` returned. Raises TrainingError where it is not terms by name."""
+    if not isinstance(terms, Mapping):
+        raise TrainingError(f"{method}() returned {type(terms).__name__}: return a dict of Terms")
+    for name, term in terms.items():
+        if not isinstance(term, Term):
+            raise TrainingError(
+                f"{method}() returned '{name}' as {type(term).__name__}: wrap it in rlframe.Term"
+            )
+        if not isinstance(term.values, Tensor):
+            _fail(name, f"its values are {type(term.values).__name__}, not a tensor")
+    return terms
 
 
 def nonfinite(figures: Mapping[str, float | Tensor]) -> list[str]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from rlframe.advantages import add_advantages
 from rlframe.algorithm import Algorithm, RoleSpec
+from rlframe.asking import ask, ask_atoms, ask_mapping
 from rlframe.assemble_batch import batch_of
 from rlframe.batch import Batch
 from rlframe.buffer import Buffer
@@ -91,7 +92,7 @@ class Orchestrator:
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Score the batch, derive advantages, update every trained role."""
-        batch.scalars = dict(self.algorithm.scalars())
+        batch.scalars = ask_mapping(self.algorithm, "scalars")
         for role in self.algorithm.scorers():
             if self._given_by_update(role):
                 continue
@@ -128,7 +129,7 @@ class Orchestrator:
             minibatch_prompts=prompts,
             budget=self.config.role(role.name).optim.tokens_per_microbatch,
             ranks=self.roles[role.name].mesh.dp,
-            atom_ids=self.algorithm.atoms(batch),
+            atom_ids=ask_atoms(self.algorithm, batch),
             seed=self.config.seed * 1_000_003 + self.step,
         )
 
@@ -212,7 +213,9 @@ class Orchestrator:
         for metrics in scheduler.run(self):
             self.step += 1
             spent = time.perf_counter() - started
-            self.parts.recorder.step_done(self, self._complete(metrics, spent))
+            figures = self._complete(metrics, spent)
+            ask(self.algorithm, "after_step", figures)
+            self.parts.recorder.step_done(self, figures)
             self._announce_step()
             started = time.perf_counter()
 
@@ -245,7 +248,7 @@ class Orchestrator:
             "version": self.version,
             "stream": self.stream.state_dict(),
             "buffer": self.buffer.state_dict(),
-            "algorithm": self.algorithm.state_dict(),
+            "algorithm": ask_mapping(self.algorithm, "state_dict"),
             "callbacks": self.parts.callbacks.state_dict(),
         }
 
@@ -254,5 +257,5 @@ class Orchestrator:
         self.step, self.version = int(state["step"]), int(state["version"])
         self.stream.load_state_dict(state["stream"])
         self.buffer.load_state_dict(state["buffer"])
-        self.algorithm.load_state_dict(state["algorithm"])
+        ask(self.algorithm, "load_state_dict", state["algorithm"])
         self.parts.callbacks.load_state_dict(state["callbacks"])

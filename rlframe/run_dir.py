@@ -49,7 +49,8 @@ def open_run(
     """Make a run's folder, or with ``resume`` (``auto``, a run, a snapshot) open one again.
 
     ``auto`` takes the newest run in ``run.dir`` of this name (or, unnamed, of this config) that has
-    a snapshot, and tells ``say`` what it did. Leftovers of a killed process are removed. Raises
+    a snapshot, else a new one (a run of this name that ended before its first snapshot is renamed
+    and kept), and tells ``say`` what it did. Leftovers of a killed process are removed. Raises
     ConfigError, SnapshotError.
     """
     if resume is None:
@@ -59,6 +60,7 @@ def open_run(
     found = _newest(config)
     if found is None:
         say(f"--resume auto: no run of this config with a snapshot in {config.run.dir}; a new one")
+        _put_aside(config, say)
         return _create(config, now or datetime.now())
     place = RunPlace(found)
     snapshot = SnapshotStore(found, config.run.keep).latest(auto=True, say=say)
@@ -104,7 +106,7 @@ def _create(config: Config, now: datetime) -> RunPlace:
 
 def _make_named(parent: Path, config: Config) -> Path:
     path = parent / config.run.name
-    if path.is_dir() and not any(p.name != ".lock" for p in path.iterdir()):
+    if path.is_dir() and _is_unused(path):
         return path
     try:
         path.mkdir()
@@ -113,6 +115,10 @@ def _make_named(parent: Path, config: Config) -> Path:
             f"{path} is there already: choose another run.name, or go on with --resume {path}"
         ) from error
     return path
+
+
+def _is_unused(path: Path) -> bool:
+    return all(entry.name == ".lock" for entry in path.iterdir())
 
 
 def _make_timed(parent: Path, config: Config, now: datetime) -> Path:
@@ -183,6 +189,23 @@ def _newest(config: Config) -> Path | None:
     runs = [p.parent for p in parent.glob(f"*/{CONFIG_JSON}") if SnapshotStore(p.parent).paths()]
     runs.sort(key=lambda p: ((p / CONFIG_JSON).stat().st_mtime_ns, p.name), reverse=True)
     return next((p for p in runs if _essence(read_run_config(p)) == wanted), None)
+
+
+def _put_aside(config: Config, say: Callable[[str], object]) -> None:
+    """Free the name of a run that ended before its first snapshot. ConfigError if it runs."""
+    path = Path(config.run.dir).expanduser() / config.run.name
+    if not config.run.name or not path.is_dir() or _is_unused(path):
+        return
+    lock, number = _lock(path), 1
+    try:
+        while (aside := path.with_name(f"{path.name}.unsaved-{number}")).exists():
+            number += 1
+        path.rename(aside)
+    except OSError as error:
+        raise ConfigError(f"{path} has no snapshot and cannot be renamed: {error}") from error
+    finally:
+        os.close(lock)
+    say(f"--resume auto: {path} ended before its first snapshot and is {aside} now")
 
 
 def _essence(values: Mapping[str, Any]) -> Any:

@@ -101,7 +101,7 @@ class SnapshotStore:
         except BaseException as error:
             if fresh is not None:
                 shutil.rmtree(fresh, ignore_errors=True)
-            if not isinstance(error, OSError | SafetensorError):
+            if not isinstance(error, OSError | SafetensorError | SnapshotError):
                 raise
             raise SnapshotError(
                 f"the snapshot of step {step} could not be written to {self.directory}: {error}. "

@@ -49,6 +49,8 @@ class GRPO(Algorithm):
         def __post_init__(self) -> None:
             """Check ranges; raises ValueError."""
             super().__post_init__()
+            if self.samples_per_prompt < 2:
+                raise ValueError("samples_per_prompt is at least 2: others give the baseline")
             if not 0 < self.clip_ratio <= 1:
                 raise ValueError("clip_ratio is above 0 and at most 1")
             if self.clip_ratio_high is not None and self.clip_ratio_high <= 0:

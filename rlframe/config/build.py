@@ -68,7 +68,7 @@ def _leaf(hint: Any, inner: Any, node: Tree | Leaf, path: str) -> Any:
     try:
         config = OmegaConf.structured(_holder(hint))
         OmegaConf.update(config, "value", value)
-        return OmegaConf.to_object(config).value  # type: ignore[union-attr]
+        found = OmegaConf.to_object(config).value  # type: ignore[union-attr]
     except OmegaConfBaseException as error:
         if "nexpected type annotation" in str(error) or "nsupported" in str(error):
             first = str(error).splitlines()[0]
@@ -76,6 +76,16 @@ def _leaf(hint: Any, inner: Any, node: Tree | Leaf, path: str) -> Any:
                 f"option {path} has a type that a config cannot hold: {first}"
             ) from error
         raise ConfigError(_wrong_type(path, node, inner)) from error
+    # NaN passes every check of the form ``if value < 0``.
+    if any(isinstance(one, float) and one != one for one in _entries(found)):
+        raise ConfigError(_wrong_type(path, node, inner))
+    return found
+
+
+def _entries(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from typing import Any
 
 from rlframe.config.schema import Config
 from rlframe.config.selected import Selected
@@ -61,11 +62,36 @@ def _check_roles(config: Config) -> None:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise ConfigError(f"algo '{config.algo.name}' cannot be made: {reason}") from error
+    problem = _problem_of(roles)
+    if problem:
+        raise ConfigError(f"algo '{config.algo.name}': roles() {problem}")
     known = [role.name for role in roles]
     for name in config.roles:
         if name not in known:
             text = unknown_name("role", name, known)
             raise ConfigError(f"roles.{name}: {text} (roles of algo '{config.algo.name}')")
+
+
+def _problem_of(roles: Any) -> str:
+    """What is wrong with the roles of a method, or an empty text."""
+    from rlframe.algorithm import RoleSpec
+
+    if not isinstance(roles, list | tuple) or not all(isinstance(r, RoleSpec) for r in roles):
+        return f"returned {roles!r}: return a tuple of RoleSpec"
+    names = [role.name for role in roles]
+    if not names or names[0] != "policy":
+        return "must begin with the policy"
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        return f"has '{twice[0]}' twice"
+    if "rollout" in names:
+        return "has 'rollout', which is the name of the rollout engine: choose another"
+    for role in roles:
+        if role.init_from is not None and role.init_from not in names:
+            return f"'{role.name}' init_from: {unknown_name('role', role.init_from, names)}"
+    if not any(role.trained for role in roles):
+        return "has none with trained=True: nothing would be learned"
+    return ""
 
 
 def _validate_component(path: str, selected: Selected, config: Config) -> None:

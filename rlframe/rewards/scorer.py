@@ -15,7 +15,7 @@ from rlframe.interfaces.data import Reward
 from rlframe.requests import Episode, Row
 from rlframe.rewards.calls import TookTooLong, within
 from rlframe.rewards.function import FunctionReward
-from rlframe.rewards.values import NotAReward, as_parts
+from rlframe.rewards.values import LARGEST, NotAReward, as_parts
 
 if TYPE_CHECKING:
     from rlframe.config import RewardConfig, Selected
@@ -176,6 +176,11 @@ class Scorer:
             if found:
                 total = (total or 0.0) + one.weight * sum(found.values())
                 parts |= found
+        if total is not None and not abs(total) <= LARGEST:
+            raise RewardError(
+                f"the weighted sum of the rewards is {total}, not a finite number (of 32 bits): "
+                f"{', '.join(f'{name} {value:g}' for name, value in parts.items())}"
+            )
         episode.reward, episode.reward_parts = total, parts
 
     def _fault(self, one: WeightedReward, error: BaseException, row: Row, episode: Episode) -> str:

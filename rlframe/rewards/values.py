@@ -6,7 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["NotAReward", "as_number", "as_parts"]
+__all__ = ["LARGEST", "NotAReward", "as_number", "as_parts"]
+
+LARGEST = (2 - 2**-23) * 2.0**127
+"""The largest float32: batches hold rewards in that type."""
 
 
 class NotAReward(ValueError):
@@ -52,8 +55,8 @@ def as_number(value: Any) -> float:
         number = math.inf
     except (ValueError, TypeError) as error:
         raise NotAReward(f"{_kind(value)} {_short(value)}, not a number: {error}") from error
-    if not math.isfinite(number):
-        raise NotAReward(f"{_short(value)}, not a finite number")
+    if not math.isfinite(number) or abs(number) > LARGEST:
+        raise NotAReward(f"{_short(value)}, not a finite number (of 32 bits)")
     return number
 
 

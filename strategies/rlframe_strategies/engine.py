@@ -40,6 +40,7 @@ class CausalLMEngine(ModelEngine):
     def __init__(self, rank: RankInfo) -> None:
         super().__init__(rank)
         self._skipped_in_a_row = 0
+        self._learned = False
 
     def setup(self, spec: EngineSpec) -> None:
         """See :class:`ModelEngine`."""
@@ -77,6 +78,7 @@ class CausalLMEngine(ModelEngine):
             lr = self._strategy.learning_rate()
             norm = self._strategy.step(self._spec.max_grad_norm)
             figures = mini.figures() | {"grad_norm": norm, "lr": lr}
+            self._check_learns(mini)
             if np.isfinite(norm):
                 self._skipped_in_a_row = 0
                 for name, value in figures.items():
@@ -135,6 +137,17 @@ class CausalLMEngine(ModelEngine):
         micros = list(infer_plan(lengths, self._spec.tokens_per_microbatch).micros[0])
         most = int(self._strategy.reduce(torch.tensor(float(len(micros))), "max"))
         return micros + [np.zeros(0, np.int64)] * (most - len(micros))
+
+    def _check_learns(self, mini: MiniBatch) -> None:
+        """A later mini-batch without a gradient may be meant, one at the start is a mistake."""
+        self._learned |= mini.differentiable
+        if not self._learned:
+            role, name = self._spec.role.name, type(self._algorithm).__name__
+            raise TrainingError(
+                f"the loss of role '{role}' does not depend on what its model computes, so that "
+                f"nothing would be learned: {name}.loss must use out.logprobs (or values, scores) "
+                "with their gradient, in a Term whose coef is not 0"
+            )
 
     def _skip(self, number: int, figures: Mapping[str, float]) -> str:
         self._skipped_in_a_row += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,13 @@ def micro_of(batch: Batch, rows: Rows, names: Sequence[str] | None = None) -> Te
 
 
 class MiniBatch:
-    """Counts every denominator over all ranks when it is made, before any micro-batch runs."""
+    """Counts every denominator over all ranks when it is made, before any micro-batch runs.
+
+    ``differentiable``, known after :meth:`figures`: whether a loss of any rank depended on the
+    model's outputs.
+    """
+
+    differentiable = False
 
     def __init__(
         self,
@@ -55,6 +62,7 @@ class MiniBatch:
             atoms=None if atoms is None else len(np.unique(atoms[mine])),
         )
         self._sums: dict[str, Tensor] = {}
+        self._differentiable = False
         if type(algorithm).minibatch is not Algorithm.minibatch:
             self._add_minibatch_columns()
 
@@ -77,6 +85,7 @@ class MiniBatch:
             fixed_length=self._spec.max_response_tokens,
             schema=self._schema,
         )
+        self._differentiable |= share.requires_grad
         figures |= self._mismatch(micro)
         for name, value in figures.items():
             self._sums[name] = self._sums.get(name, torch.zeros((), dtype=torch.float64)) + value
@@ -84,9 +93,26 @@ class MiniBatch:
 
     def figures(self) -> dict[str, float]:
         """Every term and metric over the whole mini-batch and all ranks."""
-        names = sorted(self._sums)
-        total = self._strategy.reduce(torch.stack([self._sums[n].cpu() for n in names]))
-        return dict(zip(names, total.tolist(), strict=True))
+        names = self._names()
+        zero = torch.zeros((), dtype=torch.float64)
+        mine = [torch.tensor(float(self._differentiable), dtype=torch.float64)]
+        mine += [self._sums.get(name, zero).cpu() for name in names]
+        learns, *total = self._strategy.reduce(torch.stack(mine)).tolist()
+        self.differentiable = bool(learns)
+        return dict(zip(names, total, strict=True))
+
+    def _names(self) -> list[str]:
+        """The figures of all ranks, sorted: one without rows, or with other terms, adds zeros."""
+        mine, mesh = sorted(self._sums), self._strategy.mesh
+        if mesh.dp == 1:
+            return mine
+        text = np.frombuffer(json.dumps(mine).encode(), np.uint8)
+        width = self._strategy.reduce(torch.tensor(float(len(text)), dtype=torch.float64), "max")
+        table = torch.zeros(mesh.dp, int(width), dtype=torch.float64)
+        rank = mesh.dp_rank(self._strategy.rank.rank)
+        table[rank, : len(text)] = torch.from_numpy(text.astype(np.float64))
+        rows = self._strategy.reduce(table).byte().numpy()
+        return sorted({name for row in rows for name in json.loads(bytes(row[row > 0]))})
 
     def _mismatch(self, micro: TensorDict) -> dict[str, Tensor]:
         """Trainer against sampler on the same tokens: mean |log pi_old - log pi_rollout|, nats."""

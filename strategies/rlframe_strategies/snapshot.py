@@ -18,7 +18,12 @@ __all__ = ["load_snapshot", "save_snapshot"]
 
 
 def save_snapshot(strategy: TorchStrategy, directory: Path) -> None:
-    """Write this rank's boxes, counters and random state."""
+    """Write this rank's boxes, counters and random state.
+
+    Raises ``SnapshotError`` when the disk refuses.
+    """
+    from safetensors import SafetensorError
+
     tensors: dict[str, dict[str, Tensor]] = {"weight": strategy.weights()}
     state: dict[str, Any] = {"kind": strategy.spec.kind, "optimiser": None}
     optimiser = strategy.optimiser
@@ -30,7 +35,10 @@ def save_snapshot(strategy: TorchStrategy, directory: Path) -> None:
     extra = {"rng": torch.get_rng_state()}
     if strategy.device.type == "cuda":
         extra["rng_cuda"] = torch.cuda.get_rng_state(strategy.device)
-    write_boxes(directory, strategy.rank.rank, strategy.layout(), tensors, state, extra)
+    try:
+        write_boxes(directory, strategy.rank.rank, strategy.layout(), tensors, state, extra)
+    except (OSError, SafetensorError) as error:
+        raise SnapshotError(f"rank {strategy.rank.rank}: {error}") from error
 
 
 def load_snapshot(strategy: TorchStrategy, directory: Path) -> None:

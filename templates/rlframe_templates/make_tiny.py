@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -103,21 +104,30 @@ def write_start(directory: Path, seed: int = 0) -> Path:
 
 
 def make_tiny(directory: Path, seed: int = 0) -> Path:
-    """Make the shipped model in an empty or new folder: start, recipe, export. Minutes."""
-    from rlframe import fit
+    """Make the shipped model: start, recipe, export. Takes minutes.
+
+    A model that is already in ``directory`` is replaced at the end; raises ConfigError at once for
+    a folder that holds anything else.
+    """
+    from rlframe import ConfigError, fit
     from rlframe.snapshot_export import export
 
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / "config.json").exists():
+        raise ConfigError(f"{directory} is there and holds no model: name a new folder")
     with tempfile.TemporaryDirectory() as scratch:
         start = write_start(Path(scratch) / "start", seed)
         run = {"dir": str(Path(scratch) / "runs"), "name": "tiny"}
         done = fit(config=RECIPE, model=str(start), seed=seed, run=run)
-        return export(done.run_dir, directory)
+        made = export(done.run_dir, Path(scratch) / "made")
+        if directory.is_dir():
+            shutil.rmtree(directory)
+        return Path(shutil.copytree(made, directory))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the model in the folder that is named."""
     parser = argparse.ArgumentParser("python -m rlframe_templates.make_tiny", description=__doc__)
-    parser.add_argument("directory", type=Path, help="an empty or new folder")
+    parser.add_argument("directory", type=Path, help="a new folder, or that of a model to replace")
     parser.add_argument("--seed", type=int, default=0, help="of weights and data (default: 0)")
     parser.add_argument("--start", action="store_true", help="only the untrained model")
     options = parser.parse_args(arguments)

@@ -366,6 +366,7 @@ FAULTS = {
     "bytes": (lambda response: b"1", "returned bytes"),
     "nan": (lambda response: math.nan, "returned nan, not a finite number"),
     "inf": (lambda response: np.inf, "returned inf, not a finite number"),
+    "beyond float32": (lambda response: 1e39, "returned 1e+39, not a finite number"),
     "Decimal nan": (lambda response: Decimal("sNaN"), "not a number"),
     "complex": (lambda response: 1j, "not a number"),
     "list": (lambda response: [1.0], "returned list"),

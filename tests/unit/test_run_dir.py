@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -153,6 +154,26 @@ def test_auto_of_a_named_run_takes_that_one(tmp_path):
     assert place.path == named
     fresh = open_run(config(tmp_path, name="other"), "auto", say=lambda text: None)
     assert (fresh.path.name, fresh.snapshot) == ("other", None)
+
+
+def test_auto_of_a_name_whose_run_ended_before_its_first_snapshot(tmp_path):
+    """A job that is started again and again by one command must not stop for ever."""
+    asked, said = config(tmp_path, name="mine"), []
+    path = open_run(asked).path
+    for number in (1, 2):
+        (path / "metrics.jsonl").write_text(f"{number}\n")
+        gc.collect()
+        place = open_run(asked, "auto", say=said.append)
+        assert (place.path, place.snapshot) == (path, None)
+        assert not (path / "metrics.jsonl").exists()
+        aside = path.with_name(f"mine.unsaved-{number}")
+        assert (aside / "metrics.jsonl").read_text() == f"{number}\n"
+        assert f"is {aside} now" in said[-1]
+        if number == 1:
+            (path / "metrics.jsonl").write_text("")
+            with pytest.raises(ConfigError, match="in use by another process"):
+                open_run(asked, "auto", say=said.append)
+        del place
 
 
 def test_auto_passes_over_a_damaged_snapshot_and_says_so(tmp_path):

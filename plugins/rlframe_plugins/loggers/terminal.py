@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,14 +36,13 @@ class TerminalLogger(Logger):
 
     def start(self, run_dir: str, config: Config, total_steps: int, first_step: int) -> None:
         """See :class:`Logger`."""
-        from rich.console import Console
         from rich.live import Live
 
         self._run_dir = run_dir
         self._history = History(total_steps, step=first_step)
         if first_step:
             self._history.read(Path(run_dir) / "metrics.jsonl", first_step)
-        self._console = console = self._console or Console(file=sys.stdout)
+        self._console = console = self._console or _console()
         self.message(f"run: {run_dir}")
         if console.is_terminal and not console.is_dumb_terminal:
             self._live = Live(console=console, auto_refresh=False, get_renderable=self._view)
@@ -145,6 +145,20 @@ class TerminalLogger(Logger):
         if history.validation_line():
             self.message(history.validation_line())
         self.message(f"run: {self._run_dir}")
+
+
+def _console() -> Console:
+    """A console that falls silent when its reader has gone; the run goes on."""
+    from rich.console import Console
+
+    class Lasting(Console):
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+            sink = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(sink, sys.stdout.fileno())
+            os.close(sink)
+
+    return Lasting(file=sys.stdout)
 
 
 def _cut(line: str, width: int) -> str:

@@ -22,6 +22,11 @@ def test_the_defaults_are_the_papers():
     assert config.normalise_std
 
 
+def test_one_sample_has_no_baseline():
+    with pytest.raises(ValueError, match="samples_per_prompt is at least 2"):
+        GRPO.Config(samples_per_prompt=1)
+
+
 def test_the_reference_is_a_role_only_where_it_is_needed():
     policy, reference = GRPO().roles()
     assert policy.trained

@@ -13,8 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rlframe_templates
 from rlframe.config.load import Asked, load_config
+from rlframe.errors import ConfigError
 from rlframe.host.host import current_host
 from rlframe_plugins.data.builtin import BuiltinDataset
+from rlframe_templates import make_tiny as module
 from rlframe_templates.make_tiny import RECIPE, main
 
 SHIPPED = Path(rlframe_templates.__file__).parent / "models" / "tiny"
@@ -118,3 +120,34 @@ def test_recipe_learns_on_other_questions_than_it_validates_on():
     assert "split=test" in config.data.validate
     train = BuiltinDataset.open(config.data.train)
     assert len(train) == config.steps * config.data.prompts_per_step
+
+
+SHORT = """\
+algo: sft
+steps: 1
+data: {train: "builtin:arithmetic?split=train&size=8", validate: null, prompts_per_step: 8}
+optim: {lr: 1.0e-3}
+cluster: {threads: 1}
+logger: [jsonl]
+"""
+
+
+def test_making_trains_and_replaces_a_model(start, tmp_path, monkeypatch):
+    (tmp_path / "short.yaml").write_text(SHORT)
+    monkeypatch.setattr(module, "RECIPE", tmp_path / "short.yaml")
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "config.json").write_text("{}")
+    (target / "old.bin").write_text("")
+    assert main([str(target)]) == 0
+    assert {p.name for p in target.iterdir()} == {p.name for p in SHIPPED.iterdir()}
+    first, last = (load_file(d / "model.safetensors") for d in (start, target))
+    assert first.keys() == last.keys()
+    assert any(not first[name].equal(last[name]) for name in first)
+
+
+def test_making_spares_a_folder_that_holds_no_model(tmp_path):
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(ConfigError, match="holds no model"):
+        main([str(tmp_path)])
+    assert (tmp_path / "letter.txt").read_text() == "dear"

@@ -1,0 +1,58 @@
+"""Asking an algorithm on the controller: what it raises is named, what it returns is checked."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlframe.errors import RlframeError, TrainingError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rlframe.algorithm import Algorithm
+    from rlframe.batch import Batch
+
+__all__ = ["ask", "ask_atoms", "ask_mapping"]
+
+
+def ask(algorithm: Algorithm, method: str, *arguments: Any) -> Any:
+    """What a method returns. Raises TrainingError naming the method, the file and the line."""
+    try:
+        return getattr(algorithm, method)(*arguments)
+    except RlframeError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
+        raise TrainingError(
+            f"{type(algorithm).__name__}.{method} raised {type(error).__name__}: {error}{where}. "
+            "--debug shows the traceback"
+        ) from error
+
+
+def ask_mapping(algorithm: Algorithm, method: str, *arguments: Any) -> dict[Any, Any]:
+    """What a method returns by name. Raises TrainingError also where it returns no mapping."""
+    made = ask(algorithm, method, *arguments)
+    if not isinstance(made, Mapping):
+        raise TrainingError(
+            f"{type(algorithm).__name__}.{method} returned {type(made).__name__}: return a dict"
+        )
+    return dict(made)
+
+
+def ask_atoms(algorithm: Algorithm, batch: Batch) -> NDArray[np.int64] | None:
+    """``Algorithm.atoms``, (B,). Raises TrainingError where it is of another shape or dtype."""
+    made = ask(algorithm, "atoms", batch)
+    if made is None:
+        return None
+    ids = np.asarray(made)
+    if ids.shape != (len(batch),) or ids.dtype.kind not in "iu":
+        raise TrainingError(
+            f"{type(algorithm).__name__}.atoms returned {ids.dtype} {ids.shape}: return one whole "
+            f"number a row, ({len(batch)},)"
+        )
+    return ids.astype(np.int64)
