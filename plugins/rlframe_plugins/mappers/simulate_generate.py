@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlframe_plugins.mappers.catalogue import Hardware
+from rlframe_plugins.mappers.collectives import point_to_point
 from rlframe_plugins.mappers.dataflow import Unit
 from rlframe_plugins.mappers.grid import Floats, Grid
 from rlframe_plugins.mappers.layers import Cost, head_cost, layers_cost
@@ -30,10 +31,15 @@ def decode_round(
     head = head_cost(shape, hardware, part, grid.t).times(grid.p)
     cache = active * context * kv_bytes(shape, grid.t, grid.p, hardware.weight_bytes)
     read = cache / hardware.memory_rate
-    cost = body + head
-    return Cost(
-        cost.compute, cost.memory + read, cost.link, cost.fixed + c.decode_round_s, cost.bubble
-    )
+    cost = (body + head).add(link=_hops(unit, grid, hardware, part), fixed=c.decode_round_s)
+    return Cost(cost.compute, cost.memory + read, cost.link, cost.fixed, cost.bubble)
+
+
+def _hops(unit: Unit, grid: Grid, hardware: Hardware, tokens: Floats) -> Floats:
+    """Seconds in which a token's hidden states go from stage to stage, and its id back."""
+    width = tokens * unit.shape.hidden * hardware.weight_bytes
+    hop = point_to_point(hardware, width, grid.t, grid.p)
+    return np.where(grid.p > 1, grid.p * hop, 0.0)
 
 
 def _prefill(unit: Unit, grid: Grid, hardware: Hardware, work: Workload) -> Cost:

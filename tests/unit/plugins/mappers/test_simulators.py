@@ -120,6 +120,14 @@ def test_decoding_a_small_batch_is_bound_by_memory():
     assert cost.memory[0] == pytest.approx(weights, rel=0.1)
 
 
+def test_pipelined_decoding_pays_for_its_hops():
+    """As many sequences a device: the same reads, but hidden states cross stages."""
+    alone = decode_round(ROLLOUT, way(t=8, d=2), machine(), np.array([32.0]), 512.0)
+    staged = decode_round(ROLLOUT, way(t=8, p=2, d=1), machine(), np.array([64.0]), 512.0)
+    assert staged.memory[0] == pytest.approx(alone.memory[0], rel=0.05)
+    assert staged.link[0] > alone.link[0]
+
+
 def test_less_memory_means_more_waves():
     work = Workload(prompts=1024)
     seconds = [float(collect(work, held=h)) for h in (64, 32, 16, 8)]
