@@ -7,10 +7,11 @@ masks, normalises, sums over ranks and logs, so a loss cannot be normalised wron
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rlframe.columns import Column, Schema, make_schema
+from rlframe.errors import ConfigError, unknown_name
 from rlframe.requests import Group, Request, Row
 
 if TYPE_CHECKING:
@@ -163,8 +164,25 @@ class Algorithm:
 
     config: Any
 
-    def __init__(self, config: Any = None) -> None:
-        self.config = config if config is not None else self.Config()
+    def __init__(self, config: Any = None, **options: Any) -> None:
+        """``MyMethod(clip_ratio=0.3)`` is ``MyMethod(MyMethod.Config(clip_ratio=0.3))``.
+
+        Raises ConfigError for an option that the method does not have, or out of range.
+        """
+        if config is not None and options:
+            raise ConfigError(f"{type(self).__name__}: give a Config or options, not both")
+        self.config = config if config is not None else self._made(options)
+
+    @classmethod
+    def _made(cls, options: Mapping[str, Any]) -> Any:
+        known = [one.name for one in fields(cls.Config)]
+        for name in options:
+            if name not in known:
+                raise ConfigError(f"{cls.__name__}: {unknown_name('option', name, known)}")
+        try:
+            return cls.Config(**options)
+        except ValueError as error:
+            raise ConfigError(f"{cls.__name__}: {error}") from error
 
     # --- collecting ---------------------------------------------------------------------------
 

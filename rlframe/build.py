@@ -16,10 +16,12 @@ from rlframe.callbacks import CallbackList
 from rlframe.collector import Collector, OfflineCollector
 from rlframe.columns import Schema
 from rlframe.config import Config
-from rlframe.data import PromptStream, first_rows, open_dataset, read_rows, stop_token_ids
+from rlframe.data import PromptStream, open_dataset, read_rows, stop_token_ids
 from rlframe.errors import ConfigError, ModelError
 from rlframe.host.host import PluginHost
+from rlframe.inputs import check_rows
 from rlframe.interfaces.cluster import Cluster, WorkerGroup
+from rlframe.interfaces.data import Dataset
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import ModelSpec
@@ -73,10 +75,11 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
         sampling=sampling,
     )
     scorer = Scorer.from_config(config.reward)
-    if not algorithm.offline:
-        for row in first_rows(stream.dataset):
-            scorer.check(row)
-    validation = _validation_rows(config, host, tokenizer, sampling)
+    check_rows("train", stream.dataset, config, algorithm, scorer)
+    held_out = _held_out(config, host)
+    if held_out is not None:
+        check_rows("validate", held_out, config, algorithm, scorer)
+    validation = _validation_rows(config, held_out, tokenizer, sampling)
     schema = algorithm.schema()
     cluster, groups, transfer = start_groups(config, algorithm, path, sampling)
     collector = _collector(config, algorithm, tokenizer, sampling, scorer, groups)
@@ -228,12 +231,16 @@ def connect_checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any
     return engine
 
 
+def _held_out(config: Config, host: PluginHost) -> Dataset | None:
+    uri = config.data.validate
+    return open_dataset(uri, host, config.data) if uri else None
+
+
 def _validation_rows(
-    config: Config, host: PluginHost, tokenizer: Any, sampling: Sampling
+    config: Config, dataset: Dataset | None, tokenizer: Any, sampling: Sampling
 ) -> list[Row]:
-    if not config.data.validate:
+    if dataset is None:
         return []
-    dataset = open_dataset(config.data.validate, host, config.data)
     greedy = dataclasses.replace(sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
     rows = read_rows(dataset, tokenizer, config.data, sampling=greedy)
     chosen = list(islice(rows, config.run.validation_prompts))

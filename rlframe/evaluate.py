@@ -25,7 +25,7 @@ from rlframe.errors import ConfigError, RewardError
 from rlframe.estimators import Estimate, estimate, majority_at_k, pass_at_k
 from rlframe.host.host import PluginHost
 from rlframe.metrics import validation_metrics
-from rlframe.paths import resolve_model
+from rlframe.paths import find_model, resolve_model
 from rlframe.requests import Group, Row, Sampling
 from rlframe.rewards import Scorer
 
@@ -114,6 +114,7 @@ def evaluate(
 
     Raises ConfigError, DataError, ModelError, RewardError, SnapshotError.
     """
+    find_model("model.path", config.model.path)
     path = resolve_model(config.model.path)
     tokenizer = load_tokenizer(path)
     sampling = _sampling(run_sampling(config, path, tokenizer), options)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rlframe.host.host import PluginHost
     from rlframe.interfaces.model import ModelEngine
     from rlframe.orchestrator import Orchestrator
+    from rlframe.run_dir import RunPlace
     from rlframe.snapshot import Snapshot
 
 __all__ = ["Fit", "Stopped", "build_policy", "fit", "resume_files", "run"]
@@ -95,15 +96,25 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
     """Build, resume where asked, and run to the end.
 
     ``resume`` is a run, a snapshot, or "auto" (the newest run with this name, or a new one).
-    Raises ``Stopped`` after SIGINT or SIGTERM, once the state is saved.
+    A finished run that already has its steps is left as it is.
+    Raises ``Stopped`` after SIGINT, SIGTERM or SIGHUP, once the state is saved.
     """
     from rlframe.anchor import anchored
+    from rlframe.paths import check_models
+
+    check_models(config)
     from rlframe.build import build
     from rlframe.run_dir import open_run
     from rlframe.summary import read_summary
 
     config = anchored(config, host)
     place = open_run(config, resume)
+    if _is_finished(place, config.steps):
+        print(
+            f"the run {place.path} is finished at step {config.steps}: "
+            f"give steps=N above {config.steps} to go on"
+        )
+        return Fit(place.path, read_summary(place.path))
     built = build(config, host, place.path)
     try:
         if place.snapshot is not None:
@@ -122,11 +133,23 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
     return Fit(place.path, read_summary(place.path))
 
 
+def _is_finished(place: RunPlace, steps: int) -> bool:
+    """Whether the run came to its end and its snapshot has all ``steps``."""
+    from rlframe.summary import NAME, read_summary
+
+    if place.snapshot is None or not (place.path / NAME).is_file():
+        return False
+    whole = load_snapshot(place.snapshot).step == steps
+    return whole and read_summary(place.path)["status"] == "finished"
+
+
 def build_policy(config: Config) -> ModelEngine:
-    """The policy's engine alone, on one rank in this process."""
+    """The policy's engine alone, on one rank in this process. Raises ModelError."""
     from rlframe.build import engine_specs
     from rlframe.interfaces.strategy import RankInfo
+    from rlframe.paths import find_model
 
+    find_model("model.path", config.role("policy").model.path)
     algorithm: Algorithm = config.algo.load()(config.algo.config)
     spec = engine_specs(config, algorithm, 1.0, 0)["policy"]
     engine: ModelEngine = config.role("policy").engine.load()(RankInfo())
@@ -146,12 +169,12 @@ def restore(built: Built, snapshot: Snapshot) -> None:
     set_rng_state(state["rng"])
 
 
-_SIGNALS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM}
+_SIGNALS = {name: getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")}
 
 
 @contextmanager
 def stop_on_signals(run: Orchestrator) -> Iterator[None]:
-    """The first SIGINT or SIGTERM ends the run after its step; a second one at once."""
+    """The first SIGINT, SIGTERM or SIGHUP ends the run after its step; a second one at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

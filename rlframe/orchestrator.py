@@ -200,8 +200,8 @@ class Orchestrator:
             self._run_steps()
             recorder.finished(self)
         except BaseException as error:
-            recorder.failed(self, error)
             callbacks.on_exception(self, error)
+            recorder.failed(self, error)
             raise
         finally:
             callbacks.on_fit_end(self)

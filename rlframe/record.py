@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rlframe.callbacks import CallbackList
 from rlframe.config import Config
 from rlframe.interfaces.loop import Logger
+from rlframe.loggers import LoggerError, LoggerList
 from rlframe.requests import Group
 from rlframe.rng import rng_state
 from rlframe.snapshot import SnapshotStore
@@ -26,6 +27,8 @@ __all__ = ["Recorder"]
 
 _SAMPLES = 3
 """Episodes of a step that are shown."""
+_FLAT_STEPS = 3
+"""Steps without any difference of rewards before that is said."""
 
 Validator = Callable[[], Mapping[str, float]]
 
@@ -44,19 +47,32 @@ class Recorder:
         validator: Validator | None,
     ) -> None:
         self.run_dir = run_dir
-        self._config, self._loggers, self._callbacks = config, loggers, callbacks
+        self._config, self._callbacks = config, callbacks
+        self._logger = LoggerList(loggers)
         self._snapshots, self._hooks, self._validator = snapshots, hooks, validator
         self._summary: dict[str, Any] = {"status": "running", "steps": 0, "skipped": []}
         self._began = time.perf_counter()
         self._tokens = self._busy_s = 0.0
+        self._flat_steps = 0
 
     # --- events of a run --------------------------------------------------------------------
 
     def started(self, run: Orchestrator) -> None:
         """Open the loggers; tell plugins."""
-        for logger in self._loggers:
-            logger.start(str(self.run_dir), self._config, self._config.steps, run.step)
-        self._hooks.rlframe_fit_start(run=run, config=self._config)
+        self._logger.start(str(self.run_dir), self._config, self._config.steps, run.step)
+        config = self._config
+        rollout = "" if run.algorithm.offline else f", rollout {config.rollout.name}"
+        self.message(
+            f"{config.algo.name} on {config.model.path} with {config.data.train} "
+            f"(strategy {config.strategy.name}{rollout}, {config.steps} steps)"
+        )
+        sampling = config.rollout.config.sampling()
+        if not run.algorithm.offline and (sampling.top_p < 1 or sampling.top_k or sampling.min_p):
+            self.message(
+                "top_p, top_k or min_p cut the distribution that is sampled from; the trainer's "
+                "log-probabilities are of the whole one. Watch actor/rollout_logprob_gap"
+            )
+        self._hooks.rlframe_fit_start(run=run, config=config)
 
     def collected(self, step: int, groups: Sequence[Group]) -> None:
         """Show some samples of a step; write all completions where ``run.dump_rollouts`` asks."""
@@ -75,8 +91,7 @@ class Recorder:
                 }
                 for group, episode in episodes
             ]
-            for logger in self._loggers:
-                logger.samples(step, rows)
+            self._logger.samples(step, rows)
         if self._config.run.dump_rollouts:
             self._dump(step, groups)
 
@@ -85,14 +100,14 @@ class Recorder:
         options = self._config.run
         self._tokens += metrics.get("perf/total_num_tokens", 0.0)
         self._busy_s += metrics["timing_s/step"]
+        self._warn_of_no_signal(metrics)
         last = run.done
         due = options.validate_every and run.step % options.validate_every == 0
         if due and not last:
             metrics |= self._validate(run)
         if last and run.step >= self._config.steps:
             metrics |= self.validated(run, "after")
-        for logger in self._loggers:
-            logger.log(run.step, metrics)
+        self._logger.log(run.step, metrics)
         self._callbacks.on_step_end(run, metrics)
         self._hooks.rlframe_step_end(run=run, step=run.step, metrics=metrics)
         # A callback may have ended the run: what it ended with is saved too.
@@ -107,8 +122,7 @@ class Recorder:
             self._summary[f"val_{when}"] = value
             self.message(f"validation {when} training: {_short(figures)}")
             if when == "before":
-                for logger in self._loggers:
-                    logger.log(run.step, figures)
+                self._logger.log(run.step, figures)
         return figures
 
     def save(self, run: Orchestrator) -> None:
@@ -132,12 +146,14 @@ class Recorder:
 
     def failed(self, run: Orchestrator, error: BaseException) -> None:
         """Write the summary with the reason and close the loggers."""
-        self._close(run, f"failed: {type(error).__name__}: {error}", error)
+        try:
+            self._close(run, f"failed: {type(error).__name__}: {error}", error)
+        except LoggerError as second:
+            error.add_note(str(second))
 
     def message(self, text: str) -> None:
         """A line for people."""
-        for logger in self._loggers:
-            logger.message(text)
+        self._logger.message(text)
 
     def skipped(self, step: int, reason: str) -> None:
         """An optimiser step that was skipped, by name."""
@@ -151,6 +167,16 @@ class Recorder:
         self._began -= float(summary["wall_s"])
 
     # --- inside --------------------------------------------------------------------------------
+
+    def _warn_of_no_signal(self, metrics: Mapping[str, float]) -> None:
+        """Say once when several steps had nothing to tell a good response from a bad one."""
+        flat = metrics.get("critic/rewards/zero_variance_groups") == 1.0
+        self._flat_steps = self._flat_steps + 1 if flat else 0
+        if self._flat_steps == _FLAT_STEPS:
+            self.message(
+                f"{_FLAT_STEPS} steps in a row every group's rewards were all equal: there is "
+                "nothing to learn from. Look at samples.jsonl, the reward and the prompts"
+            )
 
     def _validate(self, run: Orchestrator) -> dict[str, float]:
         if self._validator is None:
@@ -172,8 +198,7 @@ class Recorder:
         summary = self._progress(run) | {"status": status}
         write_summary(self.run_dir, summary)
         self._hooks.rlframe_fit_end(run=run, error=error)
-        for logger in self._loggers:
-            logger.close()
+        self._logger.close()
 
     def _dump(self, step: int, groups: Sequence[Group]) -> None:
         folder = self.run_dir / "rollouts"

@@ -26,6 +26,8 @@ __all__ = ["RunPlace", "config_file", "open_run", "read_run_config"]
 CONFIG_JSON, CONFIG_YAML = "config.json", "config.yaml"
 _FREE = ("run", "steps", "logger", "callback")
 """Sections in which two configs may differ and be of one run."""
+_SHOWN = 4
+"""Keys that are named where two configs differ."""
 
 
 @dataclass
@@ -59,7 +61,10 @@ def open_run(
         return _reopen(Path(resume), config)
     found = _newest(config)
     if found is None:
-        say(f"--resume auto: no run of this config with a snapshot in {config.run.dir}; a new one")
+        say(
+            f"--resume auto: no run of this config with a snapshot in {config.run.dir}; a new one"
+            f"{_nearest_other(config)}"
+        )
         _put_aside(config, say)
         return _create(config, now or datetime.now())
     place = RunPlace(found)
@@ -186,9 +191,38 @@ def _newest(config: Config) -> Path | None:
         named = parent / config.run.name
         return named if SnapshotStore(named).paths() else None
     wanted = _essence(config.to_dict())
+    return next((p for p in _saved_runs(parent) if _essence(read_run_config(p)) == wanted), None)
+
+
+def _saved_runs(parent: Path) -> list[Path]:
+    """Every run that has a snapshot, the newest first."""
     runs = [p.parent for p in parent.glob(f"*/{CONFIG_JSON}") if SnapshotStore(p.parent).paths()]
-    runs.sort(key=lambda p: ((p / CONFIG_JSON).stat().st_mtime_ns, p.name), reverse=True)
-    return next((p for p in runs if _essence(read_run_config(p)) == wanted), None)
+    return sorted(runs, key=lambda p: ((p / CONFIG_JSON).stat().st_mtime_ns, p.name), reverse=True)
+
+
+def _nearest_other(config: Config) -> str:
+    """The newest run of another config and in what it differs; empty where there is none."""
+    runs = [] if config.run.name else _saved_runs(Path(config.run.dir).expanduser())
+    if not runs:
+        return ""
+    keys = _differences(_essence(read_run_config(runs[0])), _essence(config.to_dict()))
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return f". The newest there, {runs[0].name}, differs in {', '.join(keys[:_SHOWN])}{more}"
+
+
+def _differences(mine: Any, other: Any, path: str = "") -> list[str]:
+    """Dotted keys in which two configs differ."""
+    if isinstance(mine, Mapping) and isinstance(other, Mapping):
+        keys = [*mine, *(key for key in other if key not in mine)]
+        missing = object()
+        return [
+            one
+            for key in keys
+            for one in _differences(
+                mine.get(key, missing), other.get(key, missing), f"{path}.{key}" if path else key
+            )
+        ]
+    return [] if mine == other else [path]
 
 
 def _put_aside(config: Config, say: Callable[[str], object]) -> None:

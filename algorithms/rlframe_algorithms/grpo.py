@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rlframe import Algorithm, Term, ops
+from rlframe.config import check_range
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -50,13 +51,13 @@ class GRPO(Algorithm):
             """Check ranges; raises ValueError."""
             super().__post_init__()
             if self.samples_per_prompt < 2:
-                raise ValueError("samples_per_prompt is at least 2: others give the baseline")
-            if not 0 < self.clip_ratio <= 1:
-                raise ValueError("clip_ratio is above 0 and at most 1")
-            if self.clip_ratio_high is not None and self.clip_ratio_high <= 0:
-                raise ValueError("clip_ratio_high is above 0")
-            if self.dual_clip is not None and self.dual_clip <= 1:
-                raise ValueError("dual_clip is above 1")
+                raise ValueError(
+                    f"samples_per_prompt must be at least 2, not {self.samples_per_prompt}: "
+                    "others give the baseline"
+                )
+            check_range(self, "clip_ratio", above=0, high=1)
+            check_range(self, "clip_ratio_high", above=0)
+            check_range(self, "dual_clip", above=1)
 
     config: Config
     capabilities: ClassVar[frozenset[str]] = frozenset({"group-relative"})

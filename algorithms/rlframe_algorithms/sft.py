@@ -38,7 +38,10 @@ class SFT(Algorithm):
             """Check ranges; raises ValueError."""
             super().__post_init__()
             if self.samples_per_prompt != 1:
-                raise ValueError("samples_per_prompt is 1 for sft: the data writes the response")
+                raise ValueError(
+                    f"samples_per_prompt must be 1 for sft, not {self.samples_per_prompt}: "
+                    "the data writes the response"
+                )
 
     config: Config
     offline: ClassVar[bool] = True

@@ -34,10 +34,11 @@ def evaluate(arguments: argparse.Namespace) -> int:
     loaded = load_config(current_host(), asked)
     for note in loaded.notes:
         say(f"rlframe: note: {note}")
-    from rlframe import evaluate as evaluation
-    from rlframe.cli.check import find_model
+    from rlframe.paths import find_model
 
     find_model("MODEL", loaded.config.model.path)
+    from rlframe import evaluate as evaluation
+
     options = evaluation.EvalOptions(
         samples=arguments.samples,
         temperature=arguments.temperature,

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlframe.cli.parser import CliParser, add_config_flags
 from rlframe.config.layers import COMPONENTS, LISTS
-from rlframe.config.load import Asked
+from rlframe.config.load import WITH_DEFAULT_MODEL, Asked
 from rlframe.config.options import OptionDoc, describe_options
 from rlframe.config.outline import Outline, outline
 from rlframe.config.schema import Config, RewardConfig
@@ -81,7 +81,10 @@ def _table(docs: list[OptionDoc], found: Outline) -> Iterator[str]:
     width = max(60, shutil.get_terminal_size((100, 24)).columns)
     for doc in docs:
         left = f"  {doc.key}={found.value(doc.key, doc.default)}"
-        right = textwrap.wrap(f"{doc.meaning} ({doc.type})".strip(), width - _COLUMN - 1)
+        kind = doc.type
+        if found.is_tuned(doc.key):
+            kind += f"; this is {WITH_DEFAULT_MODEL}, else {doc.default}"
+        right = textwrap.wrap(f"{doc.meaning} ({kind})".strip(), width - _COLUMN - 1)
         if len(left) >= _COLUMN:
             yield left
             left = ""

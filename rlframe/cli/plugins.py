@@ -24,6 +24,8 @@ def plugins(arguments: argparse.Namespace) -> int:
         print(f"{plugin['plugin']} ({plugin['distribution'] or 'no package'} {plugin['version']})")
         if plugin["error"]:
             print(f"  not loaded: {plugin['error']}")
+        elif not plugin["components"]:
+            print("  (no components: defaults, commands or other hooks)")
         for one in plugin["components"]:
             print(f"  {one['kind']:<12} {one['name']:<14} {one['hint'] or one['summary']}")
     for line in host.duplicates():

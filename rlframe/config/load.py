@@ -18,7 +18,7 @@ from rlframe.config.validate import validate
 from rlframe.errors import ConfigError
 from rlframe.host.host import PluginHost
 
-__all__ = ["FLAGS", "Asked", "Loaded", "assemble", "load_config"]
+__all__ = ["FLAGS", "WITH_DEFAULT_MODEL", "Asked", "Loaded", "assemble", "load_config"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ FLAGS = {
     **{key: key for key in (*COMPONENTS, *LISTS)},
 }
 """Flags that set a value, and the key that each sets."""
+WITH_DEFAULT_MODEL = "with the default model"
+"""How the source of a value ends that is left out where another model is trained."""
 
 
 def load_config(host: PluginHost, asked: Asked) -> Loaded:
@@ -99,7 +101,17 @@ def _defaults(host: PluginHost, layers: Sequence[Tree]) -> list[Tree]:
     known = _spoken(tree, "model.path")
     said = [leaf for layer in layers if (leaf := _spoken(layer, "model.path")) is not None]
     other = bool(said) and (known is None or said[-1].value != known.value)
-    return [tree] if other else [tree, tuned]
+    return [tree] if other else [tree, _marked(tuned)]
+
+
+def _marked(tree: Tree) -> Tree:
+    """The values of ``tuned``, whose source says when they hold."""
+    return {
+        key: replace(node, source=f"{node.source}, {WITH_DEFAULT_MODEL}")
+        if isinstance(node, Leaf)
+        else _marked(node)
+        for key, node in tree.items()
+    }
 
 
 def _command_line(asked: Asked) -> Tree:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlframe.config.load import Asked, assemble
+from rlframe.config.load import WITH_DEFAULT_MODEL, Asked, assemble
 from rlframe.config.options import shown
 from rlframe.config.select import config_class
 from rlframe.config.tree import Leaf, Tree
@@ -33,13 +33,22 @@ class Outline:
 
     def value(self, key: str, default: str) -> str:
         """The value in effect of an option as text; ``default`` where it has none."""
+        leaf = self._leaf(key)
+        return default if leaf is None else shown(leaf.value)
+
+    def is_tuned(self, key: str) -> bool:
+        """Whether the value in effect holds for the default model only."""
+        leaf = self._leaf(key)
+        return leaf is not None and leaf.source.endswith(WITH_DEFAULT_MODEL)
+
+    def _leaf(self, key: str) -> Leaf | None:
         node: Tree | Leaf | None = self.tree
         for part in key.split("."):
             if part != "parts" and isinstance(node, dict) and part not in node and "parts" in node:
                 node = node["parts"]
                 node = node.get("0") if isinstance(node, dict) else None
             node = node.get(part) if isinstance(node, dict) else None
-        return shown(node.value) if isinstance(node, Leaf) else default
+        return node if isinstance(node, Leaf) else None
 
 
 def outline(host: PluginHost, asked: Asked) -> Outline:

@@ -28,6 +28,12 @@ def validate(config: Config) -> None:
             f"algo.minibatch_prompts={minibatch} is more than "
             f"data.prompts_per_step={config.data.prompts_per_step}: a step has too few prompts"
         )
+    samples = getattr(config.algo.config, "samples_per_prompt", 1)
+    if config.rollout.config.temperature == 0 and samples > 1:
+        raise ConfigError(
+            f"rollout.temperature=0 draws the same response {samples} times for each prompt, which "
+            "teaches nothing: set it above 0 (validation is greedy by itself)"
+        )
     for path, selected in selected_components(config):
         _validate_component(path, selected, config)
 

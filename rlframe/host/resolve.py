@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from rlframe.errors import PluginError, nearest
+from rlframe.host.advice import file_advice, nearest_file
 from rlframe.host.components import WORDS, Component
 from rlframe.host.host import PluginHost
 from rlframe.host.packages import missing_hint
@@ -45,6 +46,8 @@ def resolve(host: PluginHost, kind: str, name: str) -> Resolved:
     class that is not of that kind.
     """
     word = WORDS.get(kind, kind)
+    if name.endswith(".py"):
+        raise PluginError(f"{word} '{name}': {file_advice(name, with_functions=kind == 'reward')}")
     if ":" in name:
         target = _absolute(name)
         value, sha256 = _import(target, f"{word} '{name}'")
@@ -144,7 +147,7 @@ def _import_module(name: str, what: str) -> ModuleType:
 
 def _import_file(path: Path, what: str) -> tuple[ModuleType, str]:
     if not path.is_file():
-        raise PluginError(f"{what}: no file {path}")
+        raise PluginError(f"{what}: no file {path}{nearest_file(path)}")
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     name = f"_rlframe_file_{sha256[:16]}_{path.stem.replace('-', '_')}"
     if name in sys.modules:

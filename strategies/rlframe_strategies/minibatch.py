@@ -87,6 +87,7 @@ class MiniBatch:
         )
         self._differentiable |= share.requires_grad
         figures |= self._mismatch(micro)
+        figures.setdefault("loss", share.detach().double())
         for name, value in figures.items():
             self._sums[name] = self._sums.get(name, torch.zeros((), dtype=torch.float64)) + value
         return share

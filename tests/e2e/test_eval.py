@@ -87,7 +87,7 @@ def test_a_run_is_evaluated_with_what_it_learned(inputs, tmp_path, capsys):
         (["MODEL", "--data", "QUESTIONS", "--reward", "exact", "reward.column=a"], "column 'a'"),
         (["MODEL", "--data", "jsonl:nope.jsonl"], "nope.jsonl"),
         (["MODEL", "--model", "x"], "--model is the first word"),
-        (["./nope", "--data", "QUESTIONS"], "there is no folder nope"),
+        (["./nope", "--data", "QUESTIONS"], "there is no folder './nope'."),
         (["PARENT", "--data", "QUESTIONS"], "has no config.json"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rlframe import Algorithm, Column, RoleSpec
+from rlframe import Algorithm, Column, ConfigError, RoleSpec
 from rlframe.algorithm import Output
 
 
@@ -63,3 +63,13 @@ def test_what_a_method_lacks_is_said():
         Algorithm().loss("critic", Output(), batch_of())
     with pytest.raises(AttributeError, match="'entropy' was not computed: name it in RoleSpec"):
         _ = Output(logprobs=torch.ones(1, 1)).entropy
+
+
+def test_options_make_the_config():
+    assert Algorithm(epochs=3).config == Algorithm.Config(epochs=3)
+    with pytest.raises(ConfigError, match=r"unknown option 'epoch'\. Did you mean 'epochs'"):
+        Algorithm(epoch=3)
+    with pytest.raises(ConfigError, match="at least 1"):
+        Algorithm(epochs=0)
+    with pytest.raises(ConfigError, match="not both"):
+        Algorithm(Algorithm.Config(), epochs=3)

@@ -130,6 +130,19 @@ def test_auto_starts_anew_where_there_is_nothing(tmp_path):
     assert "a new one" in said[0]
 
 
+def test_auto_names_the_newest_run_of_another_config_and_what_differs(tmp_path):
+    for number, lr in enumerate((0.2, 0.3)):
+        made = with_snapshots(open_run(config(tmp_path, algo="sft", lr=lr), now=NOW), 5)
+        os.utime(made / "config.json", ns=(1000 + number, 1000 + number))
+    unsaved = open_run(config(tmp_path, lr=0.4), now=NOW).path
+    said: list[str] = []
+    place = open_run(config(tmp_path, algo="sft"), "auto", say=said.append, now=NOW)
+    assert place.path not in (made, unsaved)
+    assert said[0].endswith(f"a new one. The newest there, {made.name}, differs in lr")
+    open_run(config(tmp_path), "auto", say=said.append, now=NOW)
+    assert said[1].endswith("differs in algo.name, lr")
+
+
 def test_auto_takes_the_newest_run_of_this_config_that_has_a_snapshot(tmp_path):
     def made(lr, when, *steps):
         path = with_snapshots(open_run(config(tmp_path, lr=lr), now=NOW), *steps)

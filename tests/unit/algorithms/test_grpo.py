@@ -23,7 +23,7 @@ def test_the_defaults_are_the_papers():
 
 
 def test_one_sample_has_no_baseline():
-    with pytest.raises(ValueError, match="samples_per_prompt is at least 2"):
+    with pytest.raises(ValueError, match="samples_per_prompt must be at least 2, not 1"):
         GRPO.Config(samples_per_prompt=1)
 
 
@@ -62,8 +62,9 @@ def test_figures():
     ("options", "said"),
     [
         ({"clip_ratio": 0.0}, "clip_ratio"),
-        ({"clip_ratio": 1.5}, "clip_ratio"),
-        ({"clip_ratio_high": -0.1}, "clip_ratio_high"),
+        ({"clip_ratio": 1.5}, "clip_ratio must be above 0 and at most 1, not 1.5"),
+        ({"clip_ratio_high": -0.1}, "clip_ratio_high must be above 0, not -0.1"),
+        ({"samples_per_prompt": 1}, "samples_per_prompt must be at least 2, not 1: "),
         ({"dual_clip": 1.0}, "dual_clip"),
         ({"reduction": "token_mean"}, "token-mean, seq-mean-token-mean"),
         ({"kl_estimator": "k4"}, "k1, k2, k3, k3+"),

@@ -41,5 +41,5 @@ def test_nothing_is_sampled_or_scored():
 
 
 def test_options_without_effect_are_refused():
-    with pytest.raises(ValueError, match="samples_per_prompt is 1"):
+    with pytest.raises(ValueError, match="samples_per_prompt must be 1 for sft, not 8"):
         SFT.Config(samples_per_prompt=8)

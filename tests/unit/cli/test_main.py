@@ -90,7 +90,8 @@ def test_without_a_command_the_help_is_shown(cli):
         (["validate", "--data", "rows:gone"], "data 'rows:gone' is not there"),
         (["validate", "--data", "row:a"], "unknown scheme 'row'. Did you mean 'rows'?"),
         (["validate", "--data", "rows:none"], "unknown column 'prompt'. Known: question"),
-        (["validate", "--model", "./none"], "model.path: there is no folder none"),
+        (["fit", "--model", "./none"], "model.path: there is no folder './none'."),
+        (["validate", "--model", "./none"], "model.path: there is no folder './none'."),
         (["validate", "--model", "pkg:nope/x"], "there is no package 'nope'"),
     ],
 )
@@ -135,7 +136,7 @@ def test_validate_opens_what_the_config_names(cli, tmp_path):
     model = tmp_path / "model"
     model.mkdir()
     code, _, err = cli("validate", "--model", str(model))
-    assert (code, "has no config.json" in err) == (2, True)
+    assert (code, "has no config.json" in err) == (1, True)
     (model / "config.json").write_text("{}")
     code, out, err = cli("validate", "--model", str(model), "pools.train.devices=2")
     assert (code, "pools.train asks for 2 devices, there is 1" in err) == (2, True)
@@ -180,6 +181,17 @@ def test_help_follows_the_flags(cli):
     assert "strategy.ranks=2" in out
 
 
+def test_help_marks_values_of_the_default_model(cli, tmp_path):
+    (tmp_path / "defaults.yaml").write_text(DEFAULTS + "tuned:\n  steps: 7\n  optim: {lr: 0.5}\n")
+    words = " ".join(cli("fit", "optim.lr=0.25", "-h")[1].split())
+    assert "steps=7 " in words
+    assert "(a whole number; this is with the default model, else 100)" in words
+    assert words.count("with the default model") == 1
+    words = " ".join(cli("fit", "--model", "other", "-h")[1].split())
+    assert "steps=100 " in words
+    assert "with the default model" not in words
+
+
 def test_plugins_as_json(cli, site):
     source = plugin("'rollout', 'ghost', 'ghost_mod:X', ('ghost_mod',), 'ghost', 'a ghost'")
     install(site, "rlframe-acme", {"acme": "acme_plugin"}, {"acme_plugin": source}, version="3.1")
@@ -210,9 +222,12 @@ def test_plugins_as_text_shows_errors_and_conflicts(cli, site):
     source = plugin("'algorithm', 'grpo', 'x:Y'")
     install(site, "rlframe-acme", {"acme": "acme_plugin"}, {"acme_plugin": source})
     install(site, "rlframe-bad", {"bad": "bad_plugin"}, {"bad_plugin": "1/0"})
+    install(site, "rlframe-empty", {"empty": "empty_plugin"}, {"empty_plugin": ""})
     code, out, _ = cli("plugins")
     assert code == 0
     assert "not loaded: ZeroDivisionError" in out
+    assert out.count("(no components: ") == 1
+    assert "rlframe-empty 1.0)\n  (no components: defaults, commands or other hooks)\n" in out
     assert "conflict: algo 'grpo' is offered by plugins" in out
     code, _, err = cli("config")
     assert code == 2

@@ -89,6 +89,30 @@ def test_no_such_file_or_module(tmp_path):
         resolve(PluginHost(), "algorithm", "no_such_module_here:X")
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("algorithm", "name the class in it too: my-methods.py:Mine or my-methods.py:Other$"),
+        ("reward", "name the class or function in it too: .* or my-methods.py:score$"),
+    ],
+)
+def test_a_file_without_a_class(mine, monkeypatch, kind, expected):
+    monkeypatch.chdir(mine.parent)
+    with pytest.raises(PluginError, match=expected):
+        resolve(PluginHost(), kind, "my-methods.py")
+    assert "neighbour" not in sys.modules
+    mine.write_text("class Mine(")
+    with pytest.raises(PluginError, match="my-methods.py:NAME"):
+        resolve(PluginHost(), kind, "my-methods.py")
+
+
+@pytest.mark.parametrize("name", ["my_method.py", "my_method.py:Mine"])
+def test_a_mistyped_file(mine, monkeypatch, name):
+    monkeypatch.chdir(mine.parent)
+    with pytest.raises(PluginError, match=r"no file .*Did you mean '.*my-methods\.py'\?"):
+        resolve(PluginHost(), "algorithm", name)
+
+
 def test_a_module_in_the_working_folder(tmp_path, monkeypatch):
     (tmp_path / "local_methods_xyz.py").write_text(
         "from rlframe import Algorithm\nclass Mine(Algorithm):\n    '''Mine.'''\n"
