@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from rlframe import Component, hookimpl
+from rlframe_plugins.mappers.cli import add_map_command
+
+if TYPE_CHECKING:
+    from rlframe import Config
 
 RLFRAME_API_VERSION = 1
 
@@ -64,6 +70,12 @@ _DATAFLOW = (
         "fixed",
         "rlframe_plugins.mappers.fixed:FixedMapper",
         summary="roles lie in the pools that the config names",
+    ),
+    Component(
+        "mapper",
+        "auto",
+        "rlframe_plugins.mappers.auto:AutoMapper",
+        summary="the best pools and parallel sizes, searched",
     ),
 )
 _TASKS = (
@@ -230,3 +242,34 @@ _CALLBACKS = (
 def rlframe_components() -> Sequence[Component]:
     """Offer everything in this package."""
     return _ROLLOUTS + _DATAFLOW + _TASKS + _LOGGERS + _CALLBACKS
+
+
+@hookimpl
+def rlframe_cli(subcommands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``rlframe map``."""
+    add_map_command(subcommands)
+
+
+@hookimpl
+def rlframe_fit_start(run: Any, config: Config) -> None:
+    """Show the plan of a run that ``mapper: auto`` placed."""
+    if config.mapper.name == "auto":
+        from rlframe_plugins.mappers.compare import on_start
+
+        on_start(config)
+
+
+@hookimpl
+def rlframe_step_end(run: Any, step: int, metrics: dict[str, float]) -> None:
+    """Take the timings of such a run."""
+    from rlframe_plugins.mappers.compare import on_step
+
+    on_step(metrics)
+
+
+@hookimpl
+def rlframe_fit_end(run: Any, error: BaseException | None) -> None:
+    """Show its predicted and measured seconds by stage."""
+    from rlframe_plugins.mappers.compare import on_end
+
+    on_end()

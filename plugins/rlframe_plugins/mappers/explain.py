@@ -1,0 +1,151 @@
+"""Why a plan is the best one: what binds, where others lose, what does not fit and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlframe.errors import ConfigError
+from rlframe_plugins.mappers.catalogue import GIB, Catalogue, Hardware, hardware_of
+from rlframe_plugins.mappers.dataflow import STAGES
+from rlframe_plugins.mappers.planner import PARTS, Plan, Planned
+from rlframe_plugins.mappers.problem import Choices
+from rlframe_plugins.mappers.search import Search
+from rlframe_plugins.mappers.space import build_problem
+
+__all__ = ["Shortage", "binding", "memory_price", "shortage", "why_it_loses"]
+
+_WORDS = {
+    "compute": "arithmetic",
+    "memory": "device-memory bandwidth",
+    "link": "links",
+    "fixed": "launches and fixed overheads",
+    "bubble": "idle pipeline stages",
+}
+_GB = 1e9
+_MORE_MEMORY = (1.25, 1.5, 2.0)
+
+
+def binding(plan: Plan) -> dict[str, tuple[str, str, float]]:
+    """By stage: the pool that it waits for, what most of its seconds are, and their share."""
+    result = {}
+    for stage in STAGES:
+        pool = max(plan.pools, key=lambda p: p.seconds[stage])
+        total = pool.seconds[stage]
+        if total <= 0:
+            continue
+        mine = [u for u in plan.units if u.name in pool.members and stage in u.parts]
+        sums = {part: sum(u.parts[stage][part] for u in mine) for part in PARTS}
+        most = max(sums, key=lambda part: sums[part])
+        result[stage] = (pool.pool.name, _WORDS[most], sums[most] / total)
+    return result
+
+
+def memory_price(planned: Planned) -> str | None:
+    """What more memory a device would buy, or None where memory does not bind.
+
+    Looks for the least of a quarter, half or all of a device's memory on top that makes a step
+    more than 1 % faster (in the reduced problem).
+    """
+    if not planned.plans:
+        return None
+    best = planned.plans[0]
+    for factor in _MORE_MEMORY:
+        larger = replace(planned.problem, capacity=planned.problem.capacity * factor)
+        found = Search(larger).alternatives(1)
+        if found and found[0].value < 0.99 * best.seconds:
+            plan = planned.plan_of(found[0])
+            missing = max(p.used for p in plan.pools) - best.capacity
+            return (
+                f"memory binds: with {missing / _GB:.1f} GB more a device a step would take "
+                f"{plan.seconds:.1f} s instead of {best.seconds:.1f} s"
+            )
+    return None
+
+
+def why_it_loses(best: Plan, other: Plan) -> str:
+    """One line: where the other plan's seconds go, and the stage that makes the difference."""
+    more = {s: other.stages[s] - best.stages[s] for s in STAGES}
+    worst = max(more, key=lambda s: more[s])
+    saved = min(more, key=lambda s: more[s])
+    slower = (other.seconds / best.seconds - 1) * 100
+    text = f"{slower:.1f} % slower: {worst} takes {more[worst]:+.1f} s"
+    name, what, share = binding(other).get(worst, ("", "", 0.0))
+    if name:
+        text += f" (pool {name}, {share:.0%} {what})"
+    if more[saved] < -0.05:
+        text += f", {saved} only {more[saved]:+.1f} s"
+    if not other.exact:
+        text += "; not proven the best of its kind"
+    return text
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Why nothing fits: the unit that needs most of a device, bytes it misses, what would help."""
+
+    unit: str
+    needs: float
+    capacity: float
+    remedies: tuple[str, ...]
+
+    @property
+    def missing(self) -> float:
+        """Bytes of a device."""
+        return self.needs - self.capacity
+
+    def __str__(self) -> str:
+        text = (
+            f"no plan fits: '{self.unit}' needs {self.needs / _GB:.1f} GB a device at the least, "
+            f"{self.missing / _GB:.1f} GB more than the {self.capacity / _GB:.1f} GB there are"
+        )
+        return f"{text}. It would fit {'; or '.join(self.remedies)}." if self.remedies else text
+
+
+def shortage(planned: Planned, catalogue: Catalogue) -> Shortage:
+    """What is missing where nothing fits.
+
+    All on one pool with every role offloaded between its turns is what needs least, so the unit
+    with the largest least need decides.
+    """
+    needs = [_least_need(choices) for choices in planned.problem.choices]
+    unit = int(np.argmax(needs))
+    needed = needs[unit]
+    remedies = [*_more_nodes(planned), *_larger_devices(planned, catalogue)]
+    return Shortage(planned.problem.names[unit], needed, planned.hardware.capacity, tuple(remedies))
+
+
+def _least_need(choices: Choices) -> float:
+    return float((choices.resident + choices.working).min())
+
+
+def _fits(planned: Planned, hardware: Hardware) -> bool:
+    units = [space.unit for space in planned.spaces]
+    try:
+        problem, _ = build_problem(units, hardware, planned.workload, planned.wishes)
+    except ConfigError:
+        return False
+    return bool(Search(problem).alternatives(1))
+
+
+def _more_nodes(planned: Planned) -> Sequence[str]:
+    for factor in (2, 4, 8, 16):
+        larger = planned.hardware.of(planned.hardware.nodes * factor)
+        if _fits(planned, larger):
+            return [f"on {larger.nodes} nodes of {larger.devices} devices"]
+    return []
+
+
+def _larger_devices(planned: Planned, catalogue: Catalogue) -> Sequence[str]:
+    hardware = planned.hardware
+    larger = sorted(
+        (device.memory_gib, name)
+        for name, device in catalogue.devices.items()
+        if device.memory_gib * GIB > hardware.memory and name != hardware.name
+    )
+    for _, name in larger:
+        if _fits(planned, hardware_of(catalogue, hardware.nodes, hardware.devices, name)):
+            return [f"on as many {name}"]
+    return []

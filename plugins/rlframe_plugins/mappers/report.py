@@ -1,0 +1,171 @@
+"""Plans as text, as JSON values, and as the YAML that ``rlframe fit --config`` takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlframe_plugins.mappers.dataflow import ROLLOUT, STAGES
+from rlframe_plugins.mappers.explain import binding, memory_price, why_it_loses
+from rlframe_plugins.mappers.grid import RECOMPUTE, SCHEMES
+from rlframe_plugins.mappers.planner import Plan, Planned, UnitPlan
+
+__all__ = ["plan_dict", "plan_text", "planned_dict", "planned_text", "plan_yaml", "summary"]
+
+_GB = 1e9
+
+
+def summary(plan: Plan) -> str:
+    """One line: which units share which devices."""
+    pools = (f"{{{', '.join(p.members)}}} on {p.pool.nodes} x {p.pool.devices}" for p in plan.pools)
+    return " | ".join(pools)
+
+
+def _way_text(unit: UnitPlan) -> str:
+    way = unit.way
+    text = f"t{way.t} p{way.p} d{way.d}"
+    if unit.unit.generates:
+        return f"{text}, {way.micro} sequences a replica"
+    text += f" {unit.strategy}"
+    if unit.strategy == "deepspeed":
+        text += f" ({SCHEMES[way.scheme].replace('fsdp', 'zero3')})"
+    text += f", micro-batch {way.micro}"
+    if unit.unit.trained:
+        text += f", recompute {RECOMPUTE[way.recompute]}"
+    return text + (", offloaded between turns" if way.offload else "")
+
+
+def _memory_text(unit: UnitPlan) -> str:
+    parts = {k: v for k, v in unit.memory.items() if k not in ("resident", "working") and v > 1e6}
+    return ", ".join(f"{k} {v / _GB:.1f}" for k, v in parts.items())
+
+
+def plan_text(plan: Plan) -> str:
+    """A plan on about a dozen lines."""
+    lines = [
+        f"{plan.seconds:.2f} s a step, {plan.tokens_per_second:,.0f} tokens/s: {summary(plan)}"
+    ]
+    what = binding(plan)
+    for stage in STAGES:
+        if stage in what:
+            where, words, share = what[stage]
+            lines.append(
+                f"  {stage:<8}{plan.stages[stage]:>9.2f} s  waits for {where}: {share:.0%} {words}"
+            )
+    for pool in plan.pools:
+        lines.append(
+            f"  pool {pool.pool.name}: {pool.pool.nodes} x {pool.pool.devices}, at most "
+            f"{pool.used / _GB:.1f} of {plan.capacity / _GB:.1f} GB a device"
+        )
+        for unit in (u for u in plan.units if u.pool == pool.pool.name):
+            seconds = ", ".join(f"{s} {v:.2f} s" for s, v in unit.seconds.items())
+            lines.append(f"    {unit.name}: {_way_text(unit)}; {seconds}")
+            lines.append(f"      GB a device: {_memory_text(unit)}")
+    return "\n".join(lines)
+
+
+def planned_text(planned: Planned) -> str:
+    """The best plan in full, then why each other one loses."""
+    best, *others = planned.plans
+    lines = [plan_text(best)]
+    price = memory_price(planned)
+    if price:
+        lines.append(f"  {price}")
+    for other in others:
+        lines.append(f"- {summary(other)}: {why_it_loses(best, other)}")
+    lines.append(f"searched in {planned.search_s:.2f} s")
+    return "\n".join(lines)
+
+
+def _unit_dict(unit: UnitPlan) -> dict[str, Any]:
+    way = unit.way
+    return {
+        "name": unit.name,
+        "pool": unit.pool,
+        "tp": way.t,
+        "pp": way.p,
+        "dp": way.d,
+        "strategy": unit.strategy,
+        "sharding": SCHEMES[way.scheme],
+        "recompute": RECOMPUTE[way.recompute] if unit.unit.trained else None,
+        "offload": bool(way.offload),
+        "micro_batch": None if unit.unit.generates else way.micro,
+        "concurrent_sequences": way.micro if unit.unit.generates else None,
+        "seconds": dict(unit.seconds),
+        "parts_s": {stage: dict(parts) for stage, parts in unit.parts.items()},
+        "memory_bytes": dict(unit.memory),
+        "parameters": unit.unit.shape.parameters,
+    }
+
+
+def plan_dict(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON values; seconds and bytes."""
+    return {
+        "step_s": plan.seconds,
+        "tokens_per_s": plan.tokens_per_second,
+        "exact": plan.exact,
+        "stages_s": dict(plan.stages),
+        "binds": {
+            stage: {"pool": pool, "what": what, "share": share}
+            for stage, (pool, what, share) in binding(plan).items()
+        },
+        "pools": [
+            {
+                "name": p.pool.name,
+                "nodes": p.pool.nodes,
+                "devices": p.pool.devices,
+                "members": list(p.members),
+                "stages_s": dict(p.seconds),
+                "memory_bytes": p.used,
+                "capacity_bytes": plan.capacity,
+            }
+            for p in plan.pools
+        ],
+        "units": [_unit_dict(u) for u in plan.units],
+    }
+
+
+def planned_dict(planned: Planned) -> dict[str, Any]:
+    """The whole answer as JSON values: ``search_s``, ``plans`` best first, why others lose."""
+    best, *others = planned.plans
+    plans = [plan_dict(plan) for plan in planned.plans]
+    for values, other in zip(plans[1:], others, strict=True):
+        values["loses"] = why_it_loses(best, other)
+    hardware = planned.hardware
+    return {
+        "search_s": planned.search_s,
+        "hardware": {
+            "nodes": hardware.nodes,
+            "devices": hardware.devices,
+            "kind": hardware.name,
+        },
+        "memory_price": memory_price(planned),
+        "plans": plans,
+    }
+
+
+def _role_options(unit: UnitPlan, plan: Plan) -> dict[str, Any]:
+    tokens = max(int(unit.way.micro * plan.workload.sequence), 1)
+    return {
+        "pool": unit.pool,
+        "strategy": {"name": unit.strategy},
+        "model": {"gradient_checkpointing": RECOMPUTE[unit.way.recompute] == "full"},
+        "optim": {"tokens_per_microbatch": tokens},
+    }
+
+
+def plan_yaml(plan: Plan, algo: str = "") -> str:
+    """A config for ``rlframe fit --config``: pools, roles, and the placement itself, pinned."""
+    import yaml
+
+    roles = {u.name: _role_options(u, plan) for u in plan.units if u.name != ROLLOUT}
+    config: dict[str, Any] = {"algo": {"name": algo}} if algo else {}
+    config["pools"] = {
+        p.pool.name: {"nodes": p.pool.nodes, "devices": p.pool.devices} for p in plan.pools
+    }
+    config["roles"] = roles
+    if any(u.name == ROLLOUT for u in plan.units):
+        config["rollout"] = {"pool": plan.unit(ROLLOUT).pool}
+    pins = [f"{u.name}={u.pool}:dp{u.way.d},pp{u.way.p},tp{u.way.t}" for u in plan.units]
+    config["mapper"] = {"name": "auto", "pin": pins}
+    head = f"# {plan.seconds:.2f} s a step: {summary(plan)}\n"
+    return head + yaml.safe_dump(config, sort_keys=False, default_flow_style=None, width=96)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mapper_brute import brute_force, random_problem, set_partitions
+
+from rlframe_plugins.mappers.pareto import front
+from rlframe_plugins.mappers.search import Search, partitions
+
+BELL = {1: 1, 2: 2, 3: 5, 4: 15, 5: 52, 6: 203, 7: 877}
+
+
+@pytest.mark.parametrize("count", BELL)
+def test_partitions_are_all_and_once(count):
+    found = {frozenset(map(frozenset, p)) for p in partitions(count)}
+    assert len(list(partitions(count))) == len(found) == BELL[count]
+    assert found == {frozenset(map(frozenset, p)) for p in set_partitions(list(range(count)))}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_front_keeps_exactly_what_nothing_beats(seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, 6, (int(rng.integers(1, 700)), int(rng.integers(1, 6)))).astype(float)
+    kept = front(rows)
+    values = {tuple(r) for r in rows[kept]}
+    assert len(values) == len(kept)
+    distinct = {tuple(r) for r in rows}
+    beaten = lambda r: any(o != r and all(x <= y for x, y in zip(o, r)) for o in distinct)  # noqa: E731, B905
+    assert values == {r for r in distinct if not beaten(r)}
+
+
+@pytest.mark.parametrize("block", range(20))
+def test_equal_to_brute_force(block):
+    """100 random instances a block; every one solved both ways."""
+    fitting = 0
+    for seed in range(100):
+        rng = np.random.default_rng([block, seed])
+        units = int(rng.integers(2, 5))
+        problem = random_problem(rng, units, int(rng.integers(1, 5)), 2 if units > 3 else 3)
+        expected, found = brute_force(problem), Search(problem).run()
+        if expected is None:
+            assert found == []
+            continue
+        fitting += 1
+        assert found[0].value == pytest.approx(expected, rel=1e-12), (block, seed)
+    assert fitting > 20
+
+
+def test_found_placement_has_the_value_it_claims():
+    from mapper_brute import _set_seconds, step_seconds
+
+    checked = 0
+    for seed in range(200):
+        problem = random_problem(np.random.default_rng([7, seed]), 4, 4, 2)
+        for found in Search(problem).run(plans=5):
+            assert sum(found.grains) <= problem.grains
+            assert sorted(u for m in found.sets for u in m) == list(range(4))
+            sets = []
+            for members, ways, grains in zip(found.sets, found.ways, found.grains, strict=True):
+                for unit, way in zip(members, ways, strict=True):
+                    assert problem.choices[unit].grains[way] == grains
+                seconds = _set_seconds(problem, list(members), list(ways))
+                assert seconds is not None, "memory"
+                sets.append((list(members), seconds))
+            assert step_seconds(problem, sets) == pytest.approx(found.value)
+            checked += 1
+    assert checked > 100
+
+
+def test_several_plans_are_the_best_of_each_partition():
+    for seed in range(40):
+        problem = random_problem(np.random.default_rng([9, seed]), 4, 4, 2)
+        search = Search(problem)
+        best = [search.best_of(p) for p in partitions(4) if problem.allows(p)]
+        values = sorted(f.value for f in best if f is not None)
+        found = [f.value for f in search.run(plans=3)]
+        assert found == sorted(found)
+        assert found[:1] == values[:1]
+        if len(found) == 3 and len(set(problem.twins)) == 4:
+            assert found == pytest.approx(values[:3])
