@@ -27,13 +27,12 @@ def check_rows(
     ``prompt_ids`` stand in for the real ones: no tokenizer is needed. Raises DataError, RewardError
     and what ``Algorithm.examples`` raises.
     """
-    uri = getattr(config.data, key)
     for share in shares_of(dataset):
         columns = dict(dataset[share.start])
-        check_columns(columns, config.data, f"data.{key} '{uri}'")
+        source = dataset.where(share.start)
+        check_columns(columns, config.data, f"data.{key} {source}")
         if not algorithm.offline:
             scorer.check(columns)
             continue
-        source = dataset.where(share.start)
         columns["prompt"] = prompt_of(columns, config.data, source)
         ask(algorithm, "examples", Row((0,), columns, source=source))
