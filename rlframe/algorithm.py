@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from rlframe.columns import Column, Schema, make_schema
+from rlframe.config.checks import check_choice, check_range
 from rlframe.errors import ConfigError, unknown_name
 from rlframe.requests import Group, Request, Row
 
@@ -22,13 +23,12 @@ if TYPE_CHECKING:
 
     from rlframe.batch import Batch
 
-__all__ = ["Algorithm", "Example", "Output", "Reduction", "RoleSpec", "Term"]
+__all__ = ["Algorithm", "Example", "Output", "Reduction", "RoleSpec", "Term", "TokenReduction"]
 
-REDUCTIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "fixed-length")
+TokenReduction = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "fixed-length"]
+REDUCTIONS: tuple[str, ...] = get_args(TokenReduction)
 
-Reduction = Literal[
-    "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "fixed-length", "mean"
-]
+Reduction = Literal[TokenReduction, "mean"]
 
 
 @dataclass(frozen=True)
@@ -124,25 +124,22 @@ class Algorithm:
         """Passes over each collected batch, at least 1."""
         minibatch_prompts: int = 0
         """Prompts an optimiser step; 0 takes the whole batch."""
-        reduction: str = "token-mean"
+        reduction: TokenReduction = "token-mean"
         """token-mean, seq-mean-token-mean, seq-mean-token-sum or fixed-length."""
         kl_coef: float = 0.0
         """Weight of the KL loss to the reference, at least 0; 0 starts no reference."""
-        kl_estimator: str = "k3+"
+        kl_estimator: Literal["k1", "k2", "k3", "k3+"] = "k3+"
         """k1, k2, k3, or k3+ (k3's value with k2's gradient)."""
         entropy_coef: float = 0.0
         """Weight of the entropy bonus, nats."""
 
         def __post_init__(self) -> None:
             """Check ranges; raises ValueError."""
-            if self.samples_per_prompt < 1 or self.epochs < 1 or self.minibatch_prompts < 0:
-                raise ValueError("samples_per_prompt and epochs are at least 1")
-            if self.reduction not in REDUCTIONS:
-                raise ValueError(f"reduction is one of {', '.join(REDUCTIONS)}")
-            if self.kl_estimator not in ("k1", "k2", "k3", "k3+"):
-                raise ValueError("kl_estimator is one of k1, k2, k3, k3+")
-            if self.kl_coef < 0:
-                raise ValueError("kl_coef is at least 0")
+            for name, least in (("samples_per_prompt", 1), ("epochs", 1), ("kl_coef", 0)):
+                check_range(self, name, least)
+            check_range(self, "minibatch_prompts", 0)
+            check_choice(self, "reduction", *REDUCTIONS)
+            check_choice(self, "kl_estimator", "k1", "k2", "k3", "k3+")
 
     offline: ClassVar[bool] = False
     """True when the data writes the responses, so that no rollout engine starts."""

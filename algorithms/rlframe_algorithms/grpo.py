@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rlframe import Algorithm, Term, ops
+from rlframe.algorithm import TokenReduction
 from rlframe.config import check_range
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class GRPO(Algorithm):
     class Config(Algorithm.Config):
         """Options of GRPO."""
 
-        reduction: str = "seq-mean-token-mean"
+        reduction: TokenReduction = "seq-mean-token-mean"
         """token-mean, seq-mean-token-mean, seq-mean-token-sum or fixed-length (Dr. GRPO)."""
         kl_coef: float = 0.04
         """Weight of the KL loss to the reference, at least 0; 0 starts no reference."""
