@@ -1,4 +1,4 @@
-"""Asking an algorithm on the controller: what it raises is named, what it returns is checked."""
+"""Asking a user's own code on the controller: what it raises is named, what it gives is checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rlframe.algorithm import Algorithm
     from rlframe.batch import Batch
 
-__all__ = ["ask", "ask_atoms", "ask_mapping"]
+__all__ = ["ask", "ask_atoms", "ask_mapping", "raised_in"]
 
 
 def ask(algorithm: Algorithm, method: str, *arguments: Any) -> Any:
@@ -26,12 +26,15 @@ def ask(algorithm: Algorithm, method: str, *arguments: Any) -> Any:
     except RlframeError:
         raise
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        where = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
-        raise TrainingError(
-            f"{type(algorithm).__name__}.{method} raised {type(error).__name__}: {error}{where}. "
-            "--debug shows the traceback"
-        ) from error
+        what = f"{type(algorithm).__name__}.{method}"
+        raise TrainingError(raised_in(what, error)) from error
+
+
+def raised_in(what: str, error: Exception) -> str:
+    """``MyMethod.accept raised ValueError: ... (my.py:7)``: one line for a user's own code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
+    return f"{what} raised {type(error).__name__}: {error}{where}. --debug shows the traceback"
 
 
 def ask_mapping(algorithm: Algorithm, method: str, *arguments: Any) -> dict[Any, Any]:

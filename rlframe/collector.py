@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlframe.algorithm import Algorithm
-from rlframe.asking import ask
-from rlframe.errors import RolloutError
+from rlframe.asking import ask, raised_in
+from rlframe.errors import RlframeError, RolloutError
 from rlframe.interfaces.data import Environment
 from rlframe.interfaces.rollout import RolloutEngine
 from rlframe.requests import Completion, Episode, FinishReason, Group, Request, Row, Segment
@@ -86,9 +86,7 @@ class Collector:
     async def run_group(self, row: Row, requests: Sequence[Request]) -> tuple[Group, int]:
         """Episodes of one draw, scored, and the number of episodes that no reward could score."""
         stamped = [self._stamp(row, position, r) for position, r in enumerate(requests)]
-        episodes = await _gather(
-            [self._environment.run(row, request, self._generate) for request in stamped]
-        )
+        episodes = await _gather([self._play(row, request) for request in stamped])
         scored = await self._scorer.score(row, episodes)
         kept = [episode for episode in scored if episode.reward is not None]
         return Group(row, kept), len(episodes) - len(kept)
@@ -106,6 +104,17 @@ class Collector:
         if not made:
             raise RolloutError(f"{name}.requests gave none for a prompt")
         return list(made)
+
+    async def _play(self, row: Row, request: Request) -> Episode:
+        what = f"environment {type(self._environment).__name__}.run"
+        try:
+            episode = await self._environment.run(row, request, self._generate)
+        except RlframeError:
+            raise
+        except Exception as error:
+            raise RolloutError(raised_in(what, error)) from error
+        _check_episode(what, episode)
+        return episode
 
     async def _generate(self, request: Request) -> Completion:
         return await self._client.generate(request)
@@ -133,6 +142,23 @@ class Collector:
             out.accepted.append(group)
         else:
             out.refused.append(group.row.group_id)
+
+
+def _check_episode(what: str, episode: object) -> None:
+    """Raises RolloutError where an environment gave no episode, or lists that do not match."""
+    if not isinstance(episode, Episode):
+        raise RolloutError(f"{what} returned {type(episode).__name__}: return an Episode")
+    if not episode.segments:
+        raise RolloutError(f"{what} returned an Episode without segments")
+    for segment in episode.segments:
+        lists = ("response_mask", "logprobs", "versions", "turn_ids")
+        count = len(segment.response_ids)
+        odd = [name for name in lists if len(getattr(segment, name)) != count]
+        if odd:
+            raise RolloutError(
+                f"{what}: a segment has {count} response_ids but "
+                f"{len(getattr(segment, odd[0]))} {odd[0]}"
+            )
 
 
 class OwnLoop:
