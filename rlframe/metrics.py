@@ -5,6 +5,8 @@ Lengths are sums of masks, in tokens; times are in seconds.
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from rlframe.batch import Batch
 from rlframe.ops import has_signal
 from rlframe.requests import Group
 
-__all__ = ["Stopwatch", "batch_metrics", "part_names", "validation_metrics"]
+__all__ = ["Stopwatch", "batch_metrics", "part_names", "peak_memory_gb", "validation_metrics"]
 
 
 class Stopwatch:
@@ -75,6 +77,12 @@ def batch_metrics(batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
         if len(known):
             out[f"reward/{name}/mean"] = float(known.mean())
     return out
+
+
+def peak_memory_gb() -> float:
+    """The most memory that this process has held so far, GB (2**30 bytes)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**30 if sys.platform == "darwin" else peak / 2**20
 
 
 def part_names(groups: Sequence[Group]) -> list[str]:

@@ -28,7 +28,7 @@ from rlframe.errors import TrainingError
 from rlframe.interfaces.checkpoint import CheckpointEngine
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.transfer import TransferEngine
-from rlframe.metrics import Stopwatch, batch_metrics
+from rlframe.metrics import Stopwatch, batch_metrics, peak_memory_gb
 from rlframe.plan import UpdatePlan, plan_update
 
 if TYPE_CHECKING:
@@ -231,6 +231,7 @@ class Orchestrator:
             **figures,
             **metrics,
             **timing,
+            "perf/cpu_memory_peak_gb": peak_memory_gb(),
             "perf/throughput": tokens / seconds if seconds else 0.0,
             "training/global_step": float(self.step),
             "training/epoch": float(self.stream.epoch),
