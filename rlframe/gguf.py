@@ -85,9 +85,7 @@ def dequantised(file: Path) -> Path:
         ) from error
     except Exception as error:  # the readers' own, of any kind: a damaged file, an unknown model
         text = " ".join(str(error).split())
-        raise ModelError(
-            f"{file} cannot be read ({type(error).__name__}: {text[:300]})"
-        ) from error
+        raise ModelError(f"{file} cannot be read ({type(error).__name__}: {text[:300]})") from error
     return folder
 
 
