@@ -68,6 +68,12 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[st
     return results, [
         target("rollout torch, times the tokens/s of hf", ratio, 5),
         target("padding waste in training, share of tokens", packing["tokens"], 0.05, below=True),
+        target(
+            "padding waste in training, share of operations",
+            packing["operations"],
+            0.05,
+            below=True,
+        ),
     ]
 
 

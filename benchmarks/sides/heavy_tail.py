@@ -28,7 +28,8 @@ BUDGET = 8192
 
 def main() -> None:
     spec = json.loads(sys.argv[1])
-    engine = make_engine(spec)
+    model = AutoModelForCausalLM.from_pretrained(spec["model"], dtype=torch.float32)
+    engine = make_engine(spec, model)
     run(engine, requests(spec, new=2)[:4])  # memory and kernels of the first call
     before = dict(engine.stats())
     start = time.perf_counter()
@@ -37,17 +38,16 @@ def main() -> None:
     parts = {k: v - before[k] for k, v in engine.stats().items() if k.endswith("_s")}
     lengths = [len(one.token_ids) for one in done]
     assert all(len(one.logprobs) == n for one, n in zip(done, lengths, strict=True))
-    packing = waste(spec["prompt"], lengths, spec["samples"])
+    packing = waste(model, spec["prompt"], lengths, spec["samples"])
     print(
         json.dumps({"seconds": seconds, "lengths": lengths, "parts_s": parts, "packing": packing})
     )
 
 
-def make_engine(spec: dict[str, Any]) -> RolloutEngine:
+def make_engine(spec: dict[str, Any], model: Any) -> RolloutEngine:
     served = RolloutSpec(spec["model"], ModelConfig(path=spec["model"]), seed=spec["seed"])
     kind = {"torch": TorchRollout, "hf": HFRollout}[spec["engine"]]
     engine: RolloutEngine = kind(kind.Config(max_batch=spec["max_batch"]), served)
-    model = AutoModelForCausalLM.from_pretrained(spec["model"], dtype=torch.float32)
     engine.load(0, dict(model.named_parameters()))
     return engine
 
@@ -75,27 +75,35 @@ def run(engine: RolloutEngine, asked: list[Request]) -> list[Completion]:
     return asyncio.run(all_at_once())
 
 
-def waste(prompt: int, responses: list[int], samples: int) -> dict[str, float]:
-    """Shares of what is computed for nothing: fed tokens, and places in attention's grid.
+def waste(model: Any, prompt: int, responses: list[int], samples: int) -> dict[str, float]:
+    """Shares of what the forward pass of training computes for nothing.
 
-    The rows are planned and laid out as a strategy does; ``padded`` is what one padded batch of
-    all rows, in the order that they were made, would waste.
+    The rows are planned and laid out as a strategy does. ``tokens`` counts fed tokens, ``grids``
+    places in the grids of attention, ``operations`` products of all layers (the head, which sees
+    response tokens only, is left out); ``padded`` is the share of tokens in one padded batch.
     """
     response = np.array(responses)
     lengths = response + prompt
+    fed_n = lengths - 1
     groups = np.arange(len(lengths)) // samples
     plan = plan_update(lengths, groups, epochs=1, minibatch_prompts=0, budget=BUDGET)
-    real = fed = grid = 0
+    fed, grids = 0, []
     for rows in plan.minibatches[0].micros[0]:
         inputs = make_inputs(_micro(prompt, response[rows]), packed=True, masked=False, whole=False)
-        real += int((lengths[rows] - 1).sum())
         fed += inputs.input_ids.numel()
-        grid += inputs.rows * inputs.longest
-    longest = int(lengths.max()) - 1
+        chunks = inputs.segments.chunks if inputs.segments is not None else [inputs]
+        grids += [chunk.longest for chunk in chunks for _ in range(chunk.rows)]
+    layers = sum(p.numel() for p in model.model.layers.parameters())
+    width = model.config.num_hidden_layers * model.config.hidden_size
+
+    def operations(tokens: int, widths: Any) -> float:
+        return 2.0 * layers * tokens + 2.0 * width * float((np.asarray(widths) ** 2).sum())
+
     return {
-        "tokens": 1 - real / fed,
-        "attention": 1 - real / grid,
-        "padded": 1 - real / (len(lengths) * longest),
+        "tokens": 1 - int(fed_n.sum()) / fed,
+        "grids": 1 - int(fed_n.sum()) / sum(grids),
+        "operations": 1 - operations(int(fed_n.sum()), fed_n) / operations(fed, grids),
+        "padded": 1 - int(fed_n.sum()) / (len(lengths) * int(fed_n.max())),
     }
 
 
