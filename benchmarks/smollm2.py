@@ -50,7 +50,7 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[st
     assert len(steps) == arguments.steps
     parts = sorted({name for row in steps for name in row if name.startswith("timing_s/")})
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-    rewards = [row["reward/mean"] for row in steps]
+    rewards = [row["critic/rewards/mean"] for row in steps]
     third = max(1, len(rewards) // 3)
     results = {
         "step_s": spread([row["timing_s/step"] for row in steps[1:]]),

@@ -121,7 +121,7 @@ def packed_attention(
         return _causal(query, key, value, dropout, scaling).contiguous(), None
     chunks = rlframe_segments.chunks
     sizes = [chunk.tokens for chunk in chunks]
-    parts = [heads[0].transpose(0, 1).split(sizes) for heads in (query, key, value)]
+    parts = [list(torch.split(heads[0].transpose(0, 1), sizes)) for heads in (query, key, value)]
     outs: list[Tensor] = []
     for chunk, *tokens in zip(chunks, *parts, strict=True):
         q, k, v = (_to_grid(t, chunk) for t in tokens)
