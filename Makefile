@@ -33,6 +33,8 @@ unit: $(VENV)/.installed  ## pytest: unit, conformance, contract and end-to-end 
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -rs $(ARGS)
 
 bench: $(VENV)/.installed  ## run every benchmark; results go to benchmarks/results
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e '.[gguf,reasoning-gym]'
 	mkdir -p benchmarks/results
 	for name in $(BENCHES); do echo "$$name"; \
 		$(BIN)/python benchmarks/$$name.py --json > benchmarks/results/$$name.json || exit 1; done

@@ -15,7 +15,7 @@ from typing import Any
 from common import CACHE, main, side, spread, target
 
 PROMPTS, SAMPLES, PROMPT, MEAN, MOST = 16, 8, 32, 64, 512
-HF_BATCHES = (64, 128)
+HF_BATCHES = (32, 64)
 """Sequences of one call of generate; the better one is compared with."""
 
 

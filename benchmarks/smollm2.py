@@ -32,6 +32,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompts", type=int, default=8, help="prompts a step")
     parser.add_argument("--samples", type=int, default=4, help="samples a prompt")
     parser.add_argument("--new", type=int, default=64, help="longest response, tokens")
+    parser.add_argument("--reward", default="number", help="number, or reasoning-gym: the task's")
     parser.add_argument("--lr", type=float, default=1e-5)
 
 
@@ -90,13 +91,13 @@ def train(model: Path, folder: Path, arguments: argparse.Namespace) -> list[dict
     command = [
         *(sys.executable, "-m", "rlframe", "fit", "--algo", "grpo", "--model", str(model)),
         *("--data", f"reasoning_gym:chain_sum?size={rows}&max_terms=3&max_digits=2"),
-        *("--reward", "reasoning-gym", "data.template=chat", f"steps={arguments.steps}"),
+        *("--reward", arguments.reward, "data.template=chat", f"steps={arguments.steps}"),
         f"data.prompts_per_step={arguments.prompts}",
         f"algo.samples_per_prompt={arguments.samples}",
         "algo.kl_coef=0.0",
         f"rollout.max_new_tokens={arguments.new}",
         f"optim.lr={arguments.lr}",
-        "optim.tokens_per_microbatch=2048",
+        "optim.tokens_per_microbatch=1024",
         *(f"run.dir={folder}", "run.name=smollm2", "run.save_every=0", "run.samples_every=0"),
         "logger=[jsonl]",
     ]
