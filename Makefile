@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
+BENCHES := $(filter-out common mapper_measured,$(basename $(notdir $(wildcard benchmarks/*.py))))
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: fit test lint types unit bench tiny-model clean help
@@ -30,6 +31,13 @@ types: $(VENV)/.installed  ## mypy --strict
 
 unit: $(VENV)/.installed  ## pytest: unit, conformance, contract and end-to-end tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -rs $(ARGS)
+
+bench: $(VENV)/.installed  ## run every benchmark; results go to benchmarks/results
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e '.[gguf,reasoning-gym]'
+	mkdir -p benchmarks/results
+	for name in $(BENCHES); do echo "$$name"; \
+		$(BIN)/python benchmarks/$$name.py --json > benchmarks/results/$$name.json || exit 1; done
 
 tiny-model: $(VENV)/.installed  ## make the shipped model again, from nothing
 	$(BIN)/python -m rlframe_templates.make_tiny templates/rlframe_templates/models/tiny

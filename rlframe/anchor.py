@@ -42,4 +42,5 @@ def anchored(config: Config, host: PluginHost) -> Config:
 
 def _model(model: ModelConfig) -> ModelConfig:
     folder = Path(model.path).expanduser()
-    return dataclasses.replace(model, path=str(folder.resolve())) if folder.is_dir() else model
+    is_path = folder.is_dir() or (folder.suffix.lower() == ".gguf" and folder.is_file())
+    return dataclasses.replace(model, path=str(folder.resolve())) if is_path else model

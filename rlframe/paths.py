@@ -1,4 +1,4 @@
-"""Where a model lies: a folder, a name on the Hugging Face hub, or a folder inside a package."""
+"""Where a model lies: a folder, a GGUF file, a name on the hub, or a folder inside a package."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlframe.errors import ModelError, nearest
+from rlframe.gguf import check_gguf, dequantised, gguf_file
 
 if TYPE_CHECKING:
     from rlframe.config import Config
@@ -23,8 +24,16 @@ _HUB_S = 10.0
 def resolve_model(path: str) -> str:
     """``pkg:PACKAGE/FOLDER`` to a folder on disk; every other path or hub name as it is.
 
-    Raises ``ModelError`` where the package is not installed or has no such folder.
+    A GGUF file, or a folder that holds one, becomes the folder of its dequantised model. Raises
+    ``ModelError`` where the package is not installed or has no such folder, and for a GGUF file
+    that cannot be read.
     """
+    place = _locate(path)
+    file = gguf_file(place)
+    return place if file is None else str(dequantised(file))
+
+
+def _locate(path: str) -> str:
     if not path.startswith(_SCHEME):
         return str(Path(path).expanduser()) if path.startswith("~") else path
     package, _, folder = path.removeprefix(_SCHEME).partition("/")
@@ -53,7 +62,11 @@ def find_model(key: str, path: str) -> str:
     Raises ModelError where there is no such folder, it is no model's, or the hub does not have it
     or cannot be reached.
     """
-    folder = Path(resolve_model(path))
+    folder = Path(_locate(path))
+    gguf = gguf_file(folder)
+    if gguf is not None:
+        check_gguf(gguf)
+        return f"{gguf} (GGUF, dequantised at the start)"
     if (folder / _CONFIG).is_file():
         return str(folder)
     if folder.is_dir():

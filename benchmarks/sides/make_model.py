@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 VOCAB = 4096
 
 
-def make(folder: str) -> None:
+def make(folder: str, positions: int = 512) -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCAB,
@@ -20,7 +20,7 @@ def make(folder: str) -> None:
         num_hidden_layers=4,
         num_attention_heads=8,
         num_key_value_heads=8,
-        max_position_embeddings=512,
+        max_position_embeddings=positions,
         tie_word_embeddings=True,
         bos_token_id=0,
         eos_token_id=1,

@@ -54,7 +54,11 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
         add(f"--{name}", metavar="NAME", help=f"{meaning}; a name or file.py:Class")
     add = parser.add_argument_group("inputs").add_argument
     add("--config", metavar="FILE", action="append", default=[], help="YAML file; may be repeated")
-    add("--model", metavar="PATH", help="model.path: folder, hub name, or pkg:PACKAGE/FOLDER")
+    add(
+        "--model",
+        metavar="PATH",
+        help="model.path: folder, GGUF file, hub name, or pkg:PACKAGE/FOLDER",
+    )
     add("--data", metavar="URI", help="data.train: jsonl:FILE, builtin:NAME, ...")
     parser.set_defaults(takes_overrides=True)
 

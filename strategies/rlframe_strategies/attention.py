@@ -1,8 +1,9 @@
 """Causal attention over rows that lie side by side, registered with transformers.
 
-Everything but attention runs on the packed tokens; queries, keys and values are gathered to a
-(b, longest) grid. Rows start at the left of the grid, so that causality alone keeps real tokens
-from looking at padding: no mask is made, and the fast causal kernels are used.
+Everything but attention runs on the packed tokens; queries, keys and values are gathered to grids
+of (rows, longest), one for each chunk of rows of like lengths. Rows start at the left of a grid, so
+that causality alone keeps real tokens from looking at padding: no mask is made, and the fast causal
+kernels are used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from rlframe.errors import ModelError
-from rlframe_strategies.packing import Inputs, Segments
+from rlframe_strategies.packing import Chunk, Inputs, Segments
 
 __all__ = ["PACKED_ATTENTION", "attention_kwargs", "register_packed_attention", "supports_packing"]
 
@@ -61,14 +62,13 @@ def attention_kwargs(inputs: Inputs, implementation: str) -> Mapping[str, Any]:
 
 
 class _Grid(torch.autograd.Function):
-    """(T, h, d) tokens to a (b * longest, h, d) grid, zeros in between."""
+    """(t, h, d) tokens of a chunk to a (rows * longest, h, d) grid, zeros in between."""
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, segments: Segments) -> Tensor:
-        ctx.slots = segments.slots
-        size = segments.rows * segments.longest
-        grid = tokens.new_zeros(size, *tokens.shape[1:])
-        return grid.index_copy_(0, segments.slots, tokens)
+    def forward(ctx: Any, tokens: Tensor, chunk: Chunk) -> Tensor:
+        ctx.slots = chunk.slots
+        grid = tokens.new_zeros(chunk.rows * chunk.longest, *tokens.shape[1:])
+        return grid.index_copy_(0, chunk.slots, tokens)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -79,9 +79,9 @@ class _Tokens(torch.autograd.Function):
     """The reverse of :class:`_Grid`."""
 
     @staticmethod
-    def forward(ctx: Any, grid: Tensor, segments: Segments) -> Tensor:
-        ctx.slots, ctx.size = segments.slots, len(grid)
-        return grid.index_select(0, segments.slots)
+    def forward(ctx: Any, grid: Tensor, chunk: Chunk) -> Tensor:
+        ctx.slots, ctx.size = chunk.slots, len(grid)
+        return grid.index_select(0, chunk.slots)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -89,10 +89,10 @@ class _Tokens(torch.autograd.Function):
         return grid.index_copy_(0, ctx.slots, grads[0]), None
 
 
-def _to_grid(heads: Tensor, segments: Segments) -> Tensor:
-    """(1, h, T, d) to (b, h, longest, d)."""
-    grid: Tensor = _Grid.apply(heads[0].transpose(0, 1), segments)  # type: ignore[no-untyped-call]
-    return grid.view(segments.rows, segments.longest, *grid.shape[1:]).transpose(1, 2)
+def _to_grid(tokens: Tensor, chunk: Chunk) -> Tensor:
+    """(t, h, d) to (rows, h, longest, d)."""
+    grid: Tensor = _Grid.apply(tokens, chunk)  # type: ignore[no-untyped-call]
+    return grid.view(chunk.rows, chunk.longest, *grid.shape[1:]).transpose(1, 2)
 
 
 def packed_attention(
@@ -114,12 +114,27 @@ def packed_attention(
     """
     if attention_mask is not None:
         raise ModelError("packed attention was given a mask: set strategy.packing=off")
-    segments = rlframe_segments
-    if segments is not None:
-        query, key, value = (_to_grid(heads, segments) for heads in (query, key, value))
-    if sliding_window is not None and query.shape[2] > sliding_window:
+    longest = query.shape[2] if rlframe_segments is None else rlframe_segments.longest
+    if sliding_window is not None and longest > sliding_window:
         raise ModelError("packed attention has no sliding window: set strategy.packing=off")
-    out = scaled_dot_product_attention(
+    if rlframe_segments is None:
+        return _causal(query, key, value, dropout, scaling).contiguous(), None
+    chunks = rlframe_segments.chunks
+    sizes = [chunk.tokens for chunk in chunks]
+    parts = [list(torch.split(heads[0].transpose(0, 1), sizes)) for heads in (query, key, value)]
+    outs: list[Tensor] = []
+    for chunk, *tokens in zip(chunks, *parts, strict=True):
+        q, k, v = (_to_grid(t, chunk) for t in tokens)
+        flat = _causal(q, k, v, dropout, scaling).flatten(0, 1)
+        outs.append(_Tokens.apply(flat, chunk))  # type: ignore[no-untyped-call]
+    return torch.cat(outs)[None], None
+
+
+def _causal(
+    query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float | None
+) -> Tensor:
+    """(r, h, w, d) in, (r, w, h, d) out."""
+    return scaled_dot_product_attention(
         query,
         key,
         value,
@@ -128,8 +143,3 @@ def packed_attention(
         is_causal=query.shape[2] > 1,
         enable_gqa=query.shape[1] != key.shape[1],
     ).transpose(1, 2)
-    if segments is None:
-        return out.contiguous(), None
-    flat = out.reshape(-1, *out.shape[2:])
-    tokens: Tensor = _Tokens.apply(flat, segments)  # type: ignore[no-untyped-call]
-    return tokens[None], None

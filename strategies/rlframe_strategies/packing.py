@@ -6,6 +6,7 @@ score is read there. **T** tokens fed, **N** response tokens, **b** rows, **R** 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,25 +18,38 @@ from rlframe.errors import BatchError
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-__all__ = ["Inputs", "Segments", "dummy_inputs", "make_inputs", "to_rows"]
+__all__ = ["Chunk", "Inputs", "Segments", "dummy_inputs", "make_inputs", "to_rows"]
 
 
 _WORTH_PACKING = 0.97
 """Above this share of real tokens a padded batch is cheaper than gathering rows for attention."""
+_WORTH_CUTTING = 0.7
+"""Rows below this share of the longest one beside them attend in a chunk of their own."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of like lengths, which attend together: ``tokens`` that lie side by side.
+
+    ``slots`` (tokens,) is each one's place in a (``rows``, ``longest``) grid.
+    """
+
+    slots: Tensor
+    tokens: int
+    rows: int
+    longest: int
 
 
 @dataclass(frozen=True)
 class Segments:
-    """Where the rows of a packed forward lie.
+    """Where the rows of a packed forward lie, the longest first.
 
-    ``slots`` (T,) is each token's place in a (b, ``longest``) grid; ``bounds`` (b + 1,) int32 are
-    the cumulative lengths.
+    ``bounds`` (b + 1,) int32 are the cumulative lengths; the tokens of all ``chunks`` are T.
     """
 
-    slots: Tensor
     bounds: Tensor
-    rows: int
     longest: int
+    chunks: tuple[Chunk, ...]
 
 
 @dataclass(frozen=True)
@@ -85,8 +99,9 @@ def make_inputs(micro: TensorDict, *, packed: bool, masked: bool, whole: bool) -
     rows_bs = torch.cat([prompts, responses], 1).gather(1, torch.where(fed, source, 0))
     index = _Index(fed, fed_n, prompt_n, is_response, columns)
     together = packed and int(fed_n.sum()) < _WORTH_PACKING * fed.numel()
-    ids, positions, segments, mask = _lay_out(rows_bs, place, fed, fed_n, together)
-    take, last = index.flat(together, longest)
+    order = fed_n.argsort(descending=True, stable=True) if together else None
+    ids, positions, segments, mask = _lay_out(rows_bs, place, fed, fed_n, order)
+    take, last = index.flat(order, longest)
     return Inputs(
         input_ids=ids,
         position_ids=positions,
@@ -110,25 +125,43 @@ class _Index:
     is_response: Tensor
     columns: Tensor
 
-    def flat(self, together: bool, longest: int) -> tuple[Tensor, Tensor]:
-        """Flat positions before each response token (N,), and of each row's last token (b,)."""
-        rows = torch.arange(len(self.fed_n), device=self.fed_n.device)
-        start = self.fed_n.cumsum(0) - self.fed_n if together else rows * longest
+    def flat(self, order: Tensor | None, longest: int) -> tuple[Tensor, Tensor]:
+        """Flat positions before each response token (N,), and of each row's last token (b,).
+
+        ``order`` (b,) are the rows as they lie side by side; None is padded.
+        """
+        start = torch.arange(len(self.fed_n), device=self.fed_n.device) * longest
+        if order is not None:
+            ordered_n = self.fed_n[order]
+            start[order] = ordered_n.cumsum(0) - ordered_n
         before = (start + self.prompt_n - 1)[:, None] + self.columns
         return before[self.is_response], start + self.fed_n - 1
 
 
 def _lay_out(
-    rows_bs: Tensor, place: Tensor, fed: Tensor, fed_n: Tensor, together: bool
+    rows_bs: Tensor, place: Tensor, fed: Tensor, fed_n: Tensor, order: Tensor | None
 ) -> tuple[Tensor, Tensor, Segments | None, Tensor]:
-    if not together:
+    if order is None:
         ids = rows_bs.masked_fill(~fed, 0)
         return ids, place.expand_as(ids), None, fed.long()
+    rows_bs, fed, fed_n = rows_bs[order], fed[order], fed_n[order]
     bounds = torch.zeros(len(fed_n) + 1, dtype=torch.int32, device=fed.device)
     bounds[1:] = fed_n.cumsum(0)
-    slots = fed.flatten().nonzero()[:, 0]
-    segments = Segments(slots, bounds, len(fed_n), len(place))
+    segments = Segments(bounds, len(place), _cut(fed, fed_n.tolist()))
     return rows_bs[fed][None], place.expand_as(fed)[fed][None], segments, fed.long()
+
+
+def _cut(fed: Tensor, lengths: Sequence[int]) -> tuple[Chunk, ...]:
+    """Chunks of rows that are sorted by length; ``fed`` (b, longest) says what is a token."""
+    starts = [0]
+    for row, length in enumerate(lengths):
+        if length < _WORTH_CUTTING * lengths[starts[-1]]:
+            starts.append(row)
+    chunks = []
+    for start, stop in zip(starts, [*starts[1:], len(lengths)], strict=True):
+        slots = fed[start:stop, : lengths[start]].flatten().nonzero()[:, 0]
+        chunks.append(Chunk(slots, len(slots), stop - start, lengths[start]))
+    return tuple(chunks)
 
 
 def dummy_inputs(device: torch.device) -> Inputs:

@@ -17,7 +17,9 @@ def rows_of(inputs: Inputs) -> list[list[int]]:
         pairs = zip(inputs.input_ids, lengths, strict=True)
         return [row[:n].tolist() for row, n in pairs]
     bounds = inputs.segments.bounds.tolist()
-    return [inputs.input_ids[0, a:b].tolist() for a, b in zip(bounds, bounds[1:], strict=False)]
+    begins = dict(zip(bounds[1:], bounds, strict=False))
+    ends = [int(last) + 1 for last in inputs.last]
+    return [inputs.input_ids[0, begins[end] : end].tolist() for end in ends]
 
 
 @settings(max_examples=60, deadline=None)
@@ -74,6 +76,19 @@ def test_rows_of_equal_length_are_not_gathered() -> None:
     inputs = make_inputs(micro, packed=True, masked=False, whole=False)
     assert inputs.segments is None
     assert inputs.input_ids.shape == (3, 7)
+
+
+def test_rows_attend_in_chunks_of_like_lengths() -> None:
+    micro = random_micro(rows=6, prompt=2, response=40)
+    micro["prompt_lengths"].fill_(1)
+    micro["response_lengths"].copy_(torch.tensor([5, 40, 33, 4, 39, 8]))
+    segments = make_inputs(micro, packed=True, masked=False, whole=False).segments
+    assert segments is not None
+    assert segments.longest == 40
+    assert segments.bounds.tolist() == [0, 40, 79, 112, 120, 125, 129]
+    found = [(c.rows, c.longest, c.tokens) for c in segments.chunks]
+    assert found == [(3, 40, 112), (1, 8, 8), (2, 5, 9)]
+    assert segments.chunks[2].slots.tolist() == [*range(5), *range(5, 9)]
 
 
 def test_to_rows_puts_zeros_where_a_row_has_ended() -> None:

