@@ -89,3 +89,21 @@ def test_every_listed_component_exists_and_none_is_missing():
 def test_links_point_to_files():
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_dotted_names_can_be_imported():
+    """``rlframe.testing.AlgorithmKit`` and the like, wherever the README names them."""
+    from importlib import import_module
+
+    named = set(re.findall(r"`(rlframe(?:\.\w+)*\.\w+)[`(]", README))
+    assert "rlframe.testing.AlgorithmKit" in named
+    for path in named:
+        module, _, name = path.rpartition(".")
+        assert hasattr(import_module(module), name), path
+
+
+def test_every_kit_is_public():
+    import rlframe.testing
+
+    for name in rlframe.testing.__all__:
+        assert callable(getattr(rlframe.testing, name))
