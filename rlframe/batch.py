@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlframe.batch_index import ColumnIndex, RowIndex
+from rlframe.batch_index import ColumnIndex, RowIndex, carried_handle, join_columns
 from rlframe.batch_tensordict import columns_of, tensordict_of
 from rlframe.columns import COLUMNS, Schema
 from rlframe.errors import BatchError, unknown_name
@@ -72,10 +72,20 @@ class Batch:
         """This batch with further columns; padded (B, R) tensors are cut to the rows' lengths."""
         self._refuse_known(columns)
         packed = pack_columns(columns, self.schema, self._size, self._axis_lengths)
-        blocks = self.transfer.put(packed)
-        rows = RowIndex(np.zeros(self._size, np.int64), np.arange(self._size, dtype=np.int64))
-        index = {name: ColumnIndex((handle,), rows) for name, handle in blocks.items()}
-        return self._with({**self._index, **index}, self._size)
+        return self._with_blocks(self.transfer.put(packed))
+
+    def carry(self, columns: Mapping[str, NDArray[Any]]) -> Batch:
+        """This batch with further columns whose values, one a row, travel with their handles.
+
+        In a ragged column the value stands at each token of its row; it is repeated on reading.
+        """
+        self._refuse_known(columns)
+        blocks = {}
+        for name, values in columns.items():
+            column = column_of(self.schema, name)
+            lengths = self._axis_lengths(column.axis) if column.axis else None
+            blocks[name] = carried_handle(column, values, self._size, lengths)
+        return self._with_blocks(blocks)
 
     def add_handles(
         self, blocks: Sequence[tuple[Mapping[str, Handle], NDArray[np.int64]]]
@@ -102,22 +112,15 @@ class Batch:
 
     @classmethod
     def concat(cls, batches: Sequence[Batch]) -> Batch:
-        """The rows of several batches with the same columns, in order."""
+        """The rows of several batches with the same columns, in order; shared blocks stay one."""
         if not batches:
             raise BatchError("no batches to join")
         first = batches[0]
-        index: dict[str, ColumnIndex] = {}
         for other in batches[1:]:
             if set(other.columns) != set(first.columns):
                 odd = sorted(set(other.columns) ^ set(first.columns))
                 raise BatchError(f"batches to join differ in columns: {', '.join(odd)}")
-        joined: dict[tuple[tuple[int, int], ...], RowIndex] = {}
-        for name in first.columns:
-            parts = [b._index[name] for b in batches]
-            key = tuple((id(p.rows), len(p.handles)) for p in parts)
-            if key not in joined:
-                joined[key] = RowIndex.join([(p.rows, len(p.handles)) for p in parts])
-            index[name] = ColumnIndex(tuple(h for p in parts for h in p.handles), joined[key])
+        index = join_columns([b._index for b in batches])
         return first._with(index, sum(len(b) for b in batches))
 
     # --- selecting --------------------------------------------------------------------------
@@ -162,6 +165,12 @@ class Batch:
         ends = np.cumsum(sizes)
         return [self.take(np.arange(e - n, e)) for e, n in zip(ends, sizes, strict=True)]
 
+    def via(self, transfer: TransferEngine) -> Batch:
+        """The same rows, read through another engine that reaches their blocks."""
+        out = self._with(self._index, self._size)
+        out.transfer = transfer
+        return out
+
     def select(self, names: Sequence[str]) -> Batch:
         """The same rows with the given columns only."""
         return self._with({name: self._entry(name) for name in names}, self._size)
@@ -198,33 +207,32 @@ class Batch:
 
     def packed(self, name: str) -> Packed:
         """A column without padding."""
-        entry = self._entry(name)
-        blocks = np.unique(entry.rows.block)
-        where = [np.flatnonzero(entry.rows.block == b) for b in blocks]
-        pieces = [(entry.handles[b], entry.rows.row[w]) for b, w in zip(blocks, where, strict=True)]
+        pieces = self._entry(name).pieces()
         if not pieces:
             return self._empty(name)
-        packed = Packed.concat(self.transfer.get(pieces))
-        order = np.concatenate(where)
+        packed = Packed.concat(self.transfer.fetch([(handle, rows) for handle, rows, _ in pieces]))
+        order = np.concatenate([where for _, _, where in pieces])
         if np.array_equal(order, np.arange(len(order))):
             return packed
         return packed.take(np.argsort(order))
 
     def lengths(self, name: str) -> NDArray[np.int64]:
         """Tokens in each row of a ragged column, (B,); read from the handles, no data moves."""
-        entry = self._entry(name)
         out = np.zeros(self._size, np.int64)
-        for b in np.unique(entry.rows.block):
-            lengths = entry.handles[b].lengths
-            if lengths is None:
+        for handle, rows, where in self._entry(name).pieces():
+            if handle.lengths is None:
                 raise BatchError(f"column '{name}' has no lengths: its rows are all alike")
-            chosen = entry.rows.block == b
-            out[chosen] = lengths[entry.rows.row[chosen]]
+            out[where] = handle.lengths[rows]
         return out
 
     def handles(self) -> list[Handle]:
         """Every block that this batch points to."""
         return [handle for entry in self._index.values() for handle in entry.handles]
+
+    def pieces(self) -> Iterator[tuple[Handle, NDArray[np.int64]]]:
+        """Every block that this batch points to, and which rows of it."""
+        for entry in self._index.values():
+            yield from ((handle, rows) for handle, rows, _ in entry.pieces())
 
     def sum(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Sum over the whole batch, all data-parallel ranks included: () float64."""
@@ -247,6 +255,12 @@ class Batch:
         return batch
 
     # --- inside -----------------------------------------------------------------------------
+
+    def _with_blocks(self, blocks: Mapping[str, Handle]) -> Batch:
+        """Further columns of one block each, whose rows are the batch's."""
+        rows = RowIndex(np.zeros(self._size, np.int64), np.arange(self._size, dtype=np.int64))
+        index = {name: ColumnIndex((handle,), rows) for name, handle in blocks.items()}
+        return self._with({**self._index, **index}, self._size)
 
     def _with(self, index: Mapping[str, ColumnIndex], size: int) -> Batch:
         return Batch(
