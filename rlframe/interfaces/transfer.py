@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlframe.packed import Packed
 
-__all__ = ["Handle", "LocalTransfer", "TransferEngine"]
+__all__ = ["Handle", "LocalTransfer", "Produced", "TransferEngine"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,9 @@ class Handle:
     """One block of one column: who made it, how to reach it.
 
     Lengths (tokens) and the values of per-row columns travel with the handle; the values of ragged
-    columns stay where they were made and are reached through ``ref``.
+    columns stay where they were made and are reached through ``ref``. ``origin`` (rows,) are the
+    rows of the block that a view of it holds, None for the whole block; ``nbytes`` are the whole
+    block's in either case.
     """
 
     key: str
@@ -31,13 +33,45 @@ class Handle:
     nbytes: int
     owner: str
     ref: Any = None
+    origin: NDArray[np.int64] | None = None
+
+    def view(self, rows: NDArray[np.int64]) -> Handle:
+        """A handle to just these rows, (n,), so that a rank is sent what it needs."""
+        return replace(
+            self,
+            rows=len(rows),
+            lengths=None if self.lengths is None else self.lengths[rows],
+            values=None if self.values is None else self.values[rows],
+            origin=self.block_rows(rows),
+        )
+
+    def block_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which rows of the block these rows of the handle are: (n,) -> (n,)."""
+        return rows if self.origin is None else self.origin[rows]
+
+
+@dataclass(frozen=True)
+class Produced:
+    """What a hosted object's method returns beside a value: columns for the transfer engine.
+
+    The caller gets ``(value, {column: Handle})``.
+    """
+
+    value: Any
+    columns: Mapping[str, Packed]
 
 
 class TransferEngine(ABC):
     """Stores blocks of columns and reads rows of them.
 
-    A lost block raises ``BatchError`` naming column and owner.
+    A lost block raises ``BatchError`` naming column and owner. ``bytes_read`` counts the bytes of
+    columns and handles that this process has deserialised, the controller's among them.
     """
+
+    caller_owned: ClassVar[bool] = False
+    """Whether columns that a worker makes travel as return objects, which the caller owns: a
+    worker then makes handles by :meth:`describe`, and the cluster sets their ``ref``."""
+    bytes_read: int = 0
 
     @abstractmethod
     def put(self, columns: Mapping[str, Packed]) -> dict[str, Handle]:
@@ -45,11 +79,18 @@ class TransferEngine(ABC):
 
     @abstractmethod
     def get(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
-        """Read the given rows of each block, in the given order."""
+        """Read the given rows of each block, in the given order.
+
+        Rows are the block's, whatever view of it the handle is.
+        """
 
     @abstractmethod
     def free(self, handles: Iterable[Handle]) -> None:
         """Forget blocks; later reads of them raise."""
+
+    def describe(self, columns: Mapping[str, Packed]) -> dict[str, Handle]:
+        """Handles of columns that are not stored yet; only where ``caller_owned``."""
+        raise NotImplementedError(f"{type(self).__name__} stores columns itself")
 
     def close(self) -> None:
         """Give back what the engine holds."""
