@@ -15,12 +15,18 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlframe.batch_index import ColumnIndex, RowIndex, carried_handle, join_columns
+from rlframe.batch_index import (
+    ColumnIndex,
+    RowIndex,
+    carried_handle,
+    join_columns,
+    narrowed,
+)
 from rlframe.batch_tensordict import columns_of, tensordict_of
 from rlframe.columns import COLUMNS, Schema
 from rlframe.errors import BatchError, unknown_name
 from rlframe.interfaces.transfer import Handle, LocalTransfer, TransferEngine
-from rlframe.pack_columns import column_of, pack_columns
+from rlframe.pack_columns import column_of, empty_column, pack_columns
 from rlframe.packed import Packed
 
 __all__ = ["Batch", "Columns"]
@@ -167,13 +173,15 @@ class Batch:
 
     def via(self, transfer: TransferEngine) -> Batch:
         """The same rows, read through another engine that reaches their blocks."""
-        out = self._with(self._index, self._size)
-        out.transfer = transfer
-        return out
+        return self._with(self._index, self._size, transfer)
 
     def select(self, names: Sequence[str]) -> Batch:
         """The same rows with the given columns only."""
         return self._with({name: self._entry(name) for name in names}, self._size)
+
+    def narrow(self) -> Batch:
+        """The same rows, with the lengths and values of just those rows in the handles."""
+        return self._with(narrowed(self._index), self._size)
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -209,7 +217,7 @@ class Batch:
         """A column without padding."""
         pieces = self._entry(name).pieces()
         if not pieces:
-            return self._empty(name)
+            return empty_column(column_of(self.schema, name))
         packed = Packed.concat(self.transfer.fetch([(handle, rows) for handle, rows, _ in pieces]))
         order = np.concatenate([where for _, _, where in pieces])
         if np.array_equal(order, np.arange(len(order))):
@@ -262,30 +270,25 @@ class Batch:
         index = {name: ColumnIndex((handle,), rows) for name, handle in blocks.items()}
         return self._with({**self._index, **index}, self._size)
 
-    def _with(self, index: Mapping[str, ColumnIndex], size: int) -> Batch:
-        return Batch(
-            index,
-            size,
-            schema=self.schema,
-            transfer=self.transfer,
-            scalars=self.scalars,
-            reduce=self.reduce,
-        )
+    def _with(
+        self, index: Mapping[str, ColumnIndex], size: int, transfer: TransferEngine | None = None
+    ) -> Batch:
+        known: dict[str, Any] = {
+            "schema": self.schema,
+            "scalars": self.scalars,
+            "reduce": self.reduce,
+        }
+        return Batch(index, size, transfer=transfer or self.transfer, reduce=self.reduce, **known)
 
     def _entry(self, name: str) -> ColumnIndex:
         if name not in self._index:
             raise BatchError(unknown_name("column", name, self._index))
         return self._index[name]
 
-    def _empty(self, name: str) -> Packed:
-        column = self.schema[name]
-        values = np.zeros((0,) if column.axis or column.shape == "B" else (0, 0), column.dtype)
-        return Packed(values, np.zeros(0, np.int64) if column.axis else None)
-
     def _refuse_known(self, names: Iterable[str]) -> None:
-        for name in names:
-            if name in self._index:
-                raise BatchError(f"column '{name}' exists already; a stage only adds columns")
+        known = [name for name in names if name in self._index]
+        if known:
+            raise BatchError(f"column '{known[0]}' exists already; a stage only adds columns")
 
     def _axis_lengths(self, axis: str) -> NDArray[np.int64] | None:
         """Row lengths that the columns of an axis have, None where there is no such column."""

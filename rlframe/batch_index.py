@@ -14,7 +14,9 @@ from rlframe.columns import Column
 from rlframe.errors import BatchError
 from rlframe.interfaces.transfer import Handle
 
-__all__ = ["ColumnIndex", "RowIndex", "carried_handle", "join_columns"]
+__all__ = ["ColumnIndex", "RowIndex", "carried_handle", "join_columns", "narrowed"]
+
+Ints = NDArray[np.int64]
 
 _NUMBERS = itertools.count()
 
@@ -23,13 +25,20 @@ _NUMBERS = itertools.count()
 class RowIndex:
     """Row i of the batch is row ``row[i]`` of block ``block[i]``; both (B,) int64."""
 
-    block: NDArray[np.int64]
-    row: NDArray[np.int64]
+    block: Ints
+    row: Ints
 
-    def take(self, rows: NDArray[np.int64]) -> tuple[RowIndex, NDArray[np.int64]]:
+    def take(self, rows: Ints) -> tuple[RowIndex, Ints]:
         """The given rows, their blocks numbered anew, and the old numbers of the blocks in use."""
         used, block = np.unique(self.block[rows], return_inverse=True)
         return RowIndex(block.astype(np.int64), self.row[rows]), used
+
+    def by_block(self) -> list[tuple[int, Ints]]:
+        """Per block in use its number and the batch rows that lie in it, ascending."""
+        order = np.argsort(self.block, kind="stable")
+        blocks, counts = np.unique(self.block, return_counts=True)
+        parts = np.split(order, np.cumsum(counts)[:-1])
+        return [(int(b), part) for b, part in zip(blocks, parts, strict=False)]
 
 
 @dataclass(frozen=True)
@@ -39,13 +48,12 @@ class ColumnIndex:
     handles: tuple[Handle, ...]
     rows: RowIndex
 
-    def pieces(self) -> list[tuple[Handle, NDArray[np.int64], NDArray[np.int64]]]:
+    def pieces(self) -> list[tuple[Handle, Ints, Ints]]:
         """Each block in use with its rows and where those are in the batch."""
-        out = []
-        for block in np.unique(self.rows.block):
-            where = np.flatnonzero(self.rows.block == block)
-            out.append((self.handles[block], self.rows.row[where], where))
-        return out
+        return [
+            (self.handles[block], self.rows.row[where], where)
+            for block, where in self.rows.by_block()
+        ]
 
 
 def join_columns(parts: Sequence[Mapping[str, ColumnIndex]]) -> dict[str, ColumnIndex]:
@@ -74,9 +82,7 @@ def join_columns(parts: Sequence[Mapping[str, ColumnIndex]]) -> dict[str, Column
     return out
 
 
-def carried_handle(
-    column: Column, values: NDArray[Any], size: int, lengths: NDArray[np.int64] | None
-) -> Handle:
+def carried_handle(column: Column, values: NDArray[Any], size: int, lengths: Ints | None) -> Handle:
     """A block of ``values``, one a row, that lies nowhere but in its handle.
 
     ``lengths`` (size,) are those of a ragged column. Raises BatchError for another number of rows,
@@ -93,3 +99,31 @@ def carried_handle(
         raise BatchError(f"column '{name}' is {column.shape}; its data has shape {values.shape}")
     key = f"carried/{next(_NUMBERS)}"
     return Handle(key, name, size, lengths, values, int(values.nbytes), "controller")
+
+
+def narrowed(index: Mapping[str, ColumnIndex]) -> dict[str, ColumnIndex]:
+    """The same index over views of just the block rows that it points to."""
+    memo: dict[int, tuple[RowIndex, list[tuple[int, Ints]]]] = {}
+    out = {}
+    for name, entry in index.items():
+        if id(entry.rows) not in memo:
+            memo[id(entry.rows)] = _renumbered(entry.rows)
+        rows, kept = memo[id(entry.rows)]
+        handles = (_view(entry.handles[block], wanted) for block, wanted in kept)
+        out[name] = ColumnIndex(tuple(handles), rows)
+    return out
+
+
+def _renumbered(rows: RowIndex) -> tuple[RowIndex, list[tuple[int, Ints]]]:
+    """Rows numbered among those in use of their block, and per block what those are."""
+    row, kept = np.zeros(len(rows.row), np.int64), []
+    block = np.zeros(len(rows.row), np.int64)
+    for number, (old, where) in enumerate(rows.by_block()):
+        wanted, row[where] = np.unique(rows.row[where], return_inverse=True)
+        block[where] = number
+        kept.append((old, wanted))
+    return RowIndex(block, row), kept
+
+
+def _view(handle: Handle, rows: Ints) -> Handle:
+    return handle if len(rows) == handle.rows else handle.view(rows)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from rlframe.algorithm import Algorithm, RoleSpec
-from rlframe.assemble_batch import batch_of
+from rlframe.assemble_batch import join_entries
 from rlframe.callbacks import CallbackList
-from rlframe.collector import Collector, OfflineCollector
-from rlframe.columns import Schema
+from rlframe.collector_client import CollectorClient
+from rlframe.collector_spec import CollectorParts, CollectorSpec
 from rlframe.config import Config
 from rlframe.data import PromptStream, open_dataset, read_rows, stop_token_ids
-from rlframe.errors import ConfigError, ModelError
+from rlframe.errors import ConfigError
 from rlframe.host.host import PluginHost
 from rlframe.inputs import check_rows
 from rlframe.interfaces.cluster import Cluster, WorkerGroup
@@ -25,9 +25,10 @@ from rlframe.interfaces.data import Dataset
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import ModelSpec
+from rlframe.interfaces.transfer import CountedTransfer
 from rlframe.metrics import validation_metrics
 from rlframe.orchestrator import Orchestrator, Parts
-from rlframe.paths import resolve_model
+from rlframe.paths import load_tokenizer, resolve_model
 from rlframe.plan import plan_update
 from rlframe.record import Recorder
 from rlframe.requests import Row, Sampling
@@ -39,7 +40,6 @@ __all__ = [
     "build",
     "connect_checkpoint",
     "engine_specs",
-    "load_tokenizer",
     "run_sampling",
     "start_groups",
 ]
@@ -82,10 +82,14 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
     validation = _validation_rows(config, held_out, tokenizer, sampling)
     schema = algorithm.schema()
     cluster, groups, transfer = start_groups(config, algorithm, path, sampling)
-    collector = _collector(config, algorithm, tokenizer, sampling, scorer, groups)
+    read = CountedTransfer(transfer)
+    here = CollectorParts(algorithm, tokenizer, scorer)
+    client = groups["rollout"].client() if "rollout" in groups else None
+    spec = CollectorSpec.of(config, path, sampling.max_new_tokens, client, here)
+    collector = CollectorClient([cluster.host("collector", spec)], schema, read)
     callbacks = CallbackList.from_config(config.callback)
     snapshots = SnapshotStore(run_dir, config.run.keep)
-    validator = _validator(config, collector, validation, groups, schema, algorithm)
+    validator = _validator(config, collector, validation, groups, algorithm)
     recorder = Recorder(
         config,
         run_dir,
@@ -102,26 +106,12 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
         stream=stream,
         collector=collector,
         roles={name: group for name, group in groups.items() if name != "rollout"},
-        transfer=transfer,
+        transfer=read,
         checkpoint=connect_checkpoint(config, groups),
         recorder=recorder,
         callbacks=callbacks,
     )
     return Built(Orchestrator(parts), cluster, snapshots)
-
-
-def _collector(
-    config: Config,
-    algorithm: Algorithm,
-    tokenizer: Any,
-    sampling: Sampling,
-    scorer: Scorer,
-    groups: Mapping[str, WorkerGroup],
-) -> Collector | OfflineCollector:
-    if algorithm.offline:
-        return OfflineCollector(algorithm, tokenizer, sampling.max_new_tokens)
-    environment = config.env.load()(config.env.config, tokenizer)
-    return Collector(algorithm, environment, scorer, groups["rollout"].client(), config.seed)
 
 
 def engine_specs(
@@ -178,16 +168,6 @@ def run_sampling(config: Config, path: str, tokenizer: Any) -> Sampling:
     stops = stop_token_ids(tokenizer, AutoConfig.from_pretrained(path), generation)
     ends = tuple(dict.fromkeys((*sampling.stop_token_ids, *stops)))
     return dataclasses.replace(sampling, stop_token_ids=ends)
-
-
-def load_tokenizer(path: str) -> Any:
-    """The tokenizer in a model's folder. Raises ModelError."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"no tokenizer in '{path}': {error}") from error
 
 
 def start_groups(
@@ -249,19 +229,17 @@ def _validation_rows(
 
 def _validator(
     config: Config,
-    collector: Collector | OfflineCollector,
+    collector: CollectorClient,
     rows: list[Row],
     groups: Mapping[str, WorkerGroup],
-    schema: Schema,
     algorithm: Algorithm,
 ) -> Callable[[], Mapping[str, float]] | None:
     """Greedy answers and their rewards; for offline methods the loss on held-out rows."""
     if not rows:
         return None
-    if isinstance(collector, Collector):
-        online = collector
-        return lambda: validation_metrics(online.evaluate(rows))
-    batch = batch_of(collector.collect(rows).accepted, schema=schema)
+    if not algorithm.offline:
+        return lambda: validation_metrics(collector.validate(rows).result())
+    batch = join_entries(collector.collect(rows).result().accepted)
     plan = plan_update(
         batch.lengths("prompt_ids") + batch.lengths("response_ids"),
         batch["group_ids"].numpy(),

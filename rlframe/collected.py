@@ -11,22 +11,53 @@ from rlframe.batch import Batch
 from rlframe.columns import Schema
 from rlframe.entry import GroupEntry, GroupSummary
 from rlframe.interfaces.transfer import Handle, TransferEngine
-from rlframe.packed import Packed
 
 __all__ = ["Collected", "Gathered"]
 
 
 @dataclass
-class Collected:
-    """Groups that were accepted, and why others were not."""
+class Gathered:
+    """Groups that were accepted, and why others were not, without any token.
 
-    accepted: list[GroupEntry] = field(default_factory=list)
+    Their columns are stored beside: one block a column for all groups together.
+    """
+
+    groups: list[GroupSummary] = field(default_factory=list)
+    """The accepted groups in the order of their rows."""
     refused: list[int] = field(default_factory=list)
     """Ids of groups that ``Algorithm.accept`` turned down."""
     failed: dict[int, str] = field(default_factory=dict)
     """Ids of groups without a scored episode, and the reason."""
     skipped_episodes: int = 0
     """Episodes that left their group because a reward failed."""
+
+
+@dataclass
+class Collected:
+    """The same as the controller has it: accepted groups with their rows as an index."""
+
+    accepted: list[GroupEntry] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
+    skipped_episodes: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        gathered: Gathered,
+        blocks: Mapping[str, Handle],
+        schema: Schema,
+        transfer: TransferEngine,
+    ) -> Collected:
+        """Cut the blocks into the groups' rows."""
+        out = cls([], gathered.refused, gathered.failed, gathered.skipped_episodes)
+        if gathered.groups:
+            sizes = [group.rows for group in gathered.groups]
+            rows = np.arange(sum(sizes), dtype=np.int64)
+            whole = Batch({}, len(rows), schema=schema, transfer=transfer)
+            parts = whole.add_handles([(blocks, rows)]).split(sizes)
+            out.accepted = [g.at(b) for g, b in zip(gathered.groups, parts, strict=True)]
+        return out
 
     @classmethod
     def merge(cls, parts: Iterable[Collected]) -> Collected:
@@ -39,31 +70,3 @@ class Collected:
             out.skipped_episodes += part.skipped_episodes
         out.accepted.sort(key=lambda entry: entry.group_id)
         return out
-
-
-@dataclass
-class Gathered:
-    """The same before the columns are stored: one block a column for all groups together."""
-
-    columns: Mapping[str, Packed] = field(default_factory=dict)
-    """Empty where no group was accepted."""
-    groups: list[GroupSummary] = field(default_factory=list)
-    """The accepted groups in the order of their rows."""
-    refused: list[int] = field(default_factory=list)
-    failed: dict[int, str] = field(default_factory=dict)
-    skipped_episodes: int = 0
-
-    def at(self, blocks: Mapping[str, Handle], schema: Schema, engine: TransferEngine) -> Collected:
-        """What the controller gets, once ``columns`` are stored as ``blocks``."""
-        out = Collected([], self.refused, self.failed, self.skipped_episodes)
-        if self.groups:
-            sizes = [group.rows for group in self.groups]
-            rows = np.arange(sum(sizes), dtype=np.int64)
-            whole = Batch({}, len(rows), schema=schema, transfer=engine)
-            parts = whole.add_handles([(blocks, rows)]).split(sizes)
-            out.accepted = [g.at(b) for g, b in zip(self.groups, parts, strict=True)]
-        return out
-
-    def stored(self, schema: Schema, engine: TransferEngine) -> Collected:
-        """Store the columns here."""
-        return self.at(engine.put(self.columns) if self.groups else {}, schema, engine)

@@ -54,15 +54,15 @@ def _run(entries: list[GroupEntry]) -> dict[str, Any]:
     }
 
 
-def _read_run(
-    run: Mapping[str, Any], schema: Schema, transfer: TransferEngine
-) -> list[GroupEntry]:
+def _read_run(run: Mapping[str, Any], schema: Schema, transfer: TransferEngine) -> list[GroupEntry]:
     if set(run) != {"groups", "columns"}:
         raise SnapshotError(_other("run of groups", set(run) ^ {"groups", "columns"}))
     groups = [_read_group(group) for group in run["groups"]]
     for name in run["columns"]:
         if name not in schema:
-            raise SnapshotError(f"waiting groups of the snapshot: {unknown_name('column', name, schema)}")
+            raise SnapshotError(
+                f"waiting groups of the snapshot: {unknown_name('column', name, schema)}"
+            )
     columns = {name: _packed(column) for name, column in run["columns"].items()}
     whole = Batch.from_columns(columns, schema=schema, transfer=transfer)
     parts = whole.split([group.rows for group in groups])

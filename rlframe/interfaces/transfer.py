@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlframe.packed import Packed
 
-__all__ = ["CountedTransfer", "Handle", "LocalTransfer", "TransferEngine"]
+__all__ = ["CountedTransfer", "Handle", "LocalTransfer", "Produced", "TransferEngine"]
 
 _NUMBERS = itertools.count()
 """Blocks of this process."""
@@ -25,7 +25,8 @@ class Handle:
 
     Lengths (tokens) travel with the handle, and so may ``values``: one a row, which in a column
     with lengths stands at each of the row's tokens. Everything else stays where it was made and is
-    reached through ``ref``.
+    reached through ``ref``. ``origin`` (rows,) are the rows of the block that a view of it holds,
+    None for the whole block; ``nbytes`` are the whole block's in either case.
     """
 
     key: str
@@ -36,13 +37,59 @@ class Handle:
     nbytes: int
     owner: str
     ref: Any = None
+    origin: NDArray[np.int64] | None = None
+
+    def view(self, rows: NDArray[np.int64]) -> Handle:
+        """A handle to just these rows, (n,), so that a rank is sent what it needs."""
+        return replace(
+            self,
+            rows=len(rows),
+            lengths=None if self.lengths is None else self.lengths[rows],
+            values=None if self.values is None else self.values[rows],
+            origin=self.block_rows(rows),
+        )
+
+    @property
+    def carries(self) -> bool:
+        """Whether the values travel with the handle."""
+        return self.values is not None
+
+    def carried(self, rows: NDArray[np.int64]) -> Packed:
+        """The given rows, (n,), of a handle that carries its values."""
+        assert self.values is not None, f"block {self.key} lies elsewhere"
+        values = self.values[rows]
+        if self.lengths is None:
+            return Packed(values)
+        lengths = self.lengths[rows]
+        return Packed(np.repeat(values, lengths), lengths)
+
+    def block_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which rows of the block these rows of the handle are: (n,) -> (n,)."""
+        return rows if self.origin is None else self.origin[rows]
+
+
+@dataclass(frozen=True)
+class Produced:
+    """What a hosted object's method returns beside a value: columns for the transfer engine.
+
+    The caller gets ``(value, {column: Handle})``.
+    """
+
+    value: Any
+    columns: Mapping[str, Packed]
 
 
 class TransferEngine(ABC):
     """Stores blocks of columns and reads rows of them.
 
-    A lost block raises ``BatchError`` naming column and owner.
+    A lost block raises ``BatchError`` naming column and owner. ``bytes_read`` counts the bytes of
+    columns and handles that this process has deserialised, the controller's among them.
     """
+
+    caller_owned: ClassVar[bool] = False
+    """Whether columns that a worker makes travel as return objects, which the caller owns: a
+    worker then makes handles by :meth:`describe`, and the cluster sets their ``ref``."""
+    bytes_read: int = 0
 
     @abstractmethod
     def put(self, columns: Mapping[str, Packed]) -> dict[str, Handle]:
@@ -50,17 +97,24 @@ class TransferEngine(ABC):
 
     @abstractmethod
     def get(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
-        """Read the given rows of each block, in the given order."""
+        """Read the given rows of each block, in the given order.
+
+        Rows are the block's, whatever view of it the handle is.
+        """
 
     def fetch(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
-        """Rows of blocks, from the handle where its values travel with it, else by :meth:`get`."""
-        far = [piece for piece in pieces if piece[0].values is None]
+        """Rows of handles, (n,) each, from where their values are: the handle, or :meth:`get`."""
+        far = [(handle, handle.block_rows(rows)) for handle, rows in pieces if not handle.carries]
         fetched = iter(self.get(far) if far else [])
-        return [_carried(h, r) if h.values is not None else next(fetched) for h, r in pieces]
+        return [h.carried(rows) if h.carries else next(fetched) for h, rows in pieces]
 
     @abstractmethod
     def free(self, handles: Iterable[Handle]) -> None:
         """Forget blocks; later reads of them raise."""
+
+    def describe(self, columns: Mapping[str, Packed]) -> dict[str, Handle]:
+        """Handles of columns that are not stored yet; only where ``caller_owned``."""
+        raise NotImplementedError(f"{type(self).__name__} stores columns itself")
 
     def close(self) -> None:
         """Give back what the engine holds."""
@@ -131,12 +185,3 @@ class LocalTransfer(TransferEngine):
 
     def free(self, handles: Iterable[Handle]) -> None:
         """See :class:`TransferEngine`."""
-
-
-def _carried(handle: Handle, rows: NDArray[np.int64]) -> Packed:
-    assert handle.values is not None
-    values = handle.values[rows]
-    if handle.lengths is None:
-        return Packed(values)
-    lengths = handle.lengths[rows]
-    return Packed(np.repeat(values, lengths), lengths)

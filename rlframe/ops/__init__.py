@@ -15,13 +15,17 @@ _HOME = {
     "group_normalised": "rlframe.ops.advantages",
     "group_stats": "rlframe.ops.advantages",
     "has_signal": "rlframe.ops.advantages",
+    "KLController": "rlframe.ops.kl_control",
     "kl_loss": "rlframe.ops.kl",
+    "kl_reward": "rlframe.ops.kl",
     "kl_value": "rlframe.ops.kl",
     "leave_one_out": "rlframe.ops.advantages",
     "loss_weights": "rlframe.ops.reductions",
     "masked_mean": "rlframe.ops.masked",
     "masked_var": "rlframe.ops.masked",
     "masked_whiten": "rlframe.ops.masked",
+    "pair_rows": "rlframe.ops.pairs",
+    "preference_loss": "rlframe.ops.pairs",
 }
 
 if TYPE_CHECKING:
@@ -32,12 +36,15 @@ if TYPE_CHECKING:
         has_signal,
         leave_one_out,
     )
-    from rlframe.ops.kl import kl_loss, kl_value
+    from rlframe.ops.kl import kl_loss, kl_reward, kl_value
+    from rlframe.ops.kl_control import KLController
     from rlframe.ops.losses import clip_fractions, clipped_surrogate
     from rlframe.ops.masked import masked_mean, masked_var, masked_whiten
+    from rlframe.ops.pairs import pair_rows, preference_loss
     from rlframe.ops.reductions import loss_weights
 
 __all__ = [
+    "KLController",
     "clip_fractions",
     "clipped_surrogate",
     "group_mean_baseline",
@@ -45,12 +52,15 @@ __all__ = [
     "group_stats",
     "has_signal",
     "kl_loss",
+    "kl_reward",
     "kl_value",
     "leave_one_out",
     "loss_weights",
     "masked_mean",
     "masked_var",
     "masked_whiten",
+    "pair_rows",
+    "preference_loss",
 ]
 
 

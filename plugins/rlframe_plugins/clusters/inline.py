@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from rlframe.batch import Batch
 from rlframe.config import Config as FitConfig
 from rlframe.config import check_range
+from rlframe.fan_out import collect, distribute
 from rlframe.interfaces.cluster import Cluster, ClusterInfo, Placement, WorkerGroup
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
@@ -69,6 +69,11 @@ class InlineCluster(Cluster):
             groups["rollout"] = InlineGroup("rollout", self._worker)
         return groups
 
+    def host(self, name: str, make: Callable[[], Any]) -> WorkerGroup:
+        """See :class:`Cluster`."""
+        self._worker.host(name, make)
+        return InlineGroup(name, self._worker)
+
     def close(self) -> None:
         """See :class:`Cluster`."""
         if hasattr(self, "_worker"):
@@ -103,8 +108,15 @@ class InlineGroup(WorkerGroup):
         return engine
 
     def _run(self, method: str, args: tuple[Any, ...]) -> Any:
-        outcome = self._worker.run(self.role, method, *args)
-        combine = self._worker.protocol(self.role, method).combine
-        if combine == "concat":
-            return [(outcome, np.arange(len(args[0]), dtype=np.int64))]
-        return outcome if combine == "first" else [outcome]
+        rule = self._worker.protocol(self.role, method)
+        shares = distribute(rule, self.mesh, args)
+        results = {
+            rank: self._worker.run(self.role, method, *map(self._through, share.args))
+            for rank, share in enumerate(shares)
+            if share is not None
+        }
+        return collect(rule, self.mesh, shares, results)
+
+    def _through(self, value: Any) -> Any:
+        """A batch as the worker reads it, not as the controller does."""
+        return value.via(self._worker.transfer) if isinstance(value, Batch) else value
