@@ -263,7 +263,7 @@ class Batch:
 
     def _read(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
         """Rows of per-row columns from their handles, others from the transfer engine."""
-        away = [(h, h.block_rows(rows)) for h, rows in pieces if h.values is None]
+        away = [(handle, rows) for handle, rows in pieces if handle.values is None]
         pulled = iter(self.transfer.get(away) if away else ())
         return [next(pulled) if h.values is None else Packed(h.values[rows]) for h, rows in pieces]
 
