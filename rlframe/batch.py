@@ -273,12 +273,10 @@ class Batch:
     def _with(
         self, index: Mapping[str, ColumnIndex], size: int, transfer: TransferEngine | None = None
     ) -> Batch:
-        known: dict[str, Any] = {
-            "schema": self.schema,
-            "scalars": self.scalars,
-            "reduce": self.reduce,
-        }
-        return Batch(index, size, transfer=transfer or self.transfer, reduce=self.reduce, **known)
+        through = transfer or self.transfer
+        out = Batch(index, size, schema=self.schema, transfer=through, scalars=self.scalars)
+        out.reduce = self.reduce
+        return out
 
     def _entry(self, name: str) -> ColumnIndex:
         if name not in self._index:

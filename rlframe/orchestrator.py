@@ -132,11 +132,12 @@ class Orchestrator:
     def _update(self, batch: Batch) -> dict[str, float]:
         """Update every trained role. Pools work at the same time, each in order."""
         asked: list[tuple[RoleSpec, Future[Any]]] = []
+        metrics = {"perf/flops_imbalance": 0.0}
         for role in self._trained():
             with self.clock.stage(_update_stage(role)):
                 plan = self.plan_update(role, batch)
                 asked.append((role, self.roles[role.name].call("update", batch, plan)))
-        metrics: dict[str, float] = {}
+            metrics["perf/flops_imbalance"] = max(metrics["perf/flops_imbalance"], plan.imbalance)
         for role, future in asked:
             with self.clock.stage(_update_stage(role)):
                 metrics |= self._role_metrics(role, future.result())
@@ -152,6 +153,7 @@ class Orchestrator:
             minibatch_prompts=prompts,
             budget=self.config.role(role.name).optim.tokens_per_microbatch,
             ranks=self.roles[role.name].mesh.dp,
+            width=self.roles[role.name].width,
             atom_ids=ask_atoms(self.algorithm, batch),
             seed=self.config.seed * 1_000_003 + self.step,
         )

@@ -118,6 +118,6 @@ def _make(kind: type[T], fields: Mapping[str, Any]) -> T:
 
 def _other(what: str, odd: set[str]) -> str:
     return (
-        f"a {what} of the snapshot has other fields than this rlframe's "
+        f"the snapshot's {what} has other fields than this rlframe's "
         f"({', '.join(sorted(odd))}): resume with the version that wrote it"
     )

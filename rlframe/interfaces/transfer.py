@@ -6,12 +6,13 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlframe.packed import Packed
+from rlframe.packed import Packed, ragged_index
 
 __all__ = ["CountedTransfer", "Handle", "LocalTransfer", "Produced", "TransferEngine"]
 
@@ -25,8 +26,9 @@ class Handle:
 
     Lengths (tokens) travel with the handle, and so may ``values``: one a row, which in a column
     with lengths stands at each of the row's tokens. Everything else stays where it was made and is
-    reached through ``ref``. ``origin`` (rows,) are the rows of the block that a view of it holds,
-    None for the whole block; ``nbytes`` are the whole block's in either case.
+    reached through ``ref``. A view holds some rows of a block: ``starts`` (rows,) says where each
+    begins in the block's values, None where the rows are the block's, side by side. ``nbytes`` are
+    the whole block's in either case.
     """
 
     key: str
@@ -37,16 +39,16 @@ class Handle:
     nbytes: int
     owner: str
     ref: Any = None
-    origin: NDArray[np.int64] | None = None
+    starts: NDArray[np.int64] | None = None
 
     def view(self, rows: NDArray[np.int64]) -> Handle:
-        """A handle to just these rows, (n,), so that a rank is sent what it needs."""
+        """A handle to just these of its rows, (n,), so that a rank is sent what it needs."""
         return replace(
             self,
             rows=len(rows),
             lengths=None if self.lengths is None else self.lengths[rows],
             values=None if self.values is None else self.values[rows],
-            origin=self.block_rows(rows),
+            starts=self._begins[rows],
         )
 
     @property
@@ -55,7 +57,7 @@ class Handle:
         return self.values is not None
 
     def carried(self, rows: NDArray[np.int64]) -> Packed:
-        """The given rows, (n,), of a handle that carries its values."""
+        """These of its rows, (n,), where it carries their values."""
         assert self.values is not None, f"block {self.key} lies elsewhere"
         values = self.values[rows]
         if self.lengths is None:
@@ -63,9 +65,23 @@ class Handle:
         lengths = self.lengths[rows]
         return Packed(np.repeat(values, lengths), lengths)
 
-    def block_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which rows of the block these rows of the handle are: (n,) -> (n,)."""
-        return rows if self.origin is None else self.origin[rows]
+    def gather(self, values: NDArray[Any], rows: NDArray[np.int64]) -> Packed:
+        """These of its rows, (n,), out of the values of the whole block."""
+        if self.lengths is None:
+            return Packed(values[rows if self.starts is None else self.starts[rows]])
+        lengths = self.lengths[rows]
+        return Packed(values[ragged_index(self._begins[rows], lengths)], lengths)
+
+    @cached_property
+    def _begins(self) -> NDArray[np.int64]:
+        if self.starts is not None:
+            return self.starts
+        if self.lengths is None:
+            return np.arange(self.rows, dtype=np.int64)
+        return np.cumsum(self.lengths) - self.lengths
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_begins"}
 
 
 @dataclass(frozen=True)
@@ -97,14 +113,14 @@ class TransferEngine(ABC):
 
     @abstractmethod
     def get(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
-        """Read the given rows of each block, in the given order.
+        """Read the given rows of each handle, in the given order.
 
-        Rows are the block's, whatever view of it the handle is.
+        :meth:`Handle.gather` finds them in the block, of which the handle may be a view.
         """
 
     def fetch(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
         """Rows of handles, (n,) each, from where their values are: the handle, or :meth:`get`."""
-        far = [(handle, handle.block_rows(rows)) for handle, rows in pieces if not handle.carries]
+        far = [(handle, rows) for handle, rows in pieces if not handle.carries]
         fetched = iter(self.get(far) if far else [])
         return [h.carried(rows) if h.carries else next(fetched) for h, rows in pieces]
 
@@ -181,7 +197,7 @@ class LocalTransfer(TransferEngine):
 
     def get(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
         """See :class:`TransferEngine`."""
-        return [handle.ref.take(rows) for handle, rows in pieces]
+        return [handle.gather(handle.ref.values, rows) for handle, rows in pieces]
 
     def free(self, handles: Iterable[Handle]) -> None:
         """See :class:`TransferEngine`."""

@@ -244,8 +244,8 @@ def test_a_carried_value_stands_at_each_token_of_its_row():
 def test_carried_values_are_checked(columns, message):
     with pytest.raises(BatchError, match=message):
         make(dense_rows(0, 3)).carry(columns)
+    bare = Batch.from_columns({"rewards": np.zeros(3, np.float32)})
     with pytest.raises(BatchError, match="has no such rows yet"):
-        bare = Batch.from_columns({"rewards": np.zeros(3, np.float32)})
         bare.carry({"advantages": np.zeros(3, np.float32)})
 
 
