@@ -225,8 +225,9 @@ def connect_checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any
         return None
     source = groups["policy"].call("layout").result()[0]
     target = groups["rollout"].call("layout", source).result()[0]
-    plan = config.resharder.load()(config.resharder.config).plan(source, target)
     engine = config.checkpoint.load()(config.checkpoint.config)
+    resharder = config.resharder.load()(config.resharder.config)
+    plan = resharder.plan(*engine.layouts(source, target))
     engine.prepare(plan, groups["policy"], groups["rollout"])
     return engine
 

@@ -45,7 +45,7 @@ class Worker:
 
     def add_rollout(self, role: str, spec: RolloutSpec, engine: Selected) -> None:
         """Set up a rollout engine."""
-        self._guard(role, "setup", lambda: self._register(role, engine.load()(engine.config, spec)))
+        self._guard(role, "setup", lambda: self._add_rollout(role, spec, engine))
 
     def run(self, role: str, method: str, *args: Any) -> Any:
         """Call one engine's method; columns come back as handles by name."""
@@ -71,6 +71,11 @@ class Worker:
     def _add_model(self, role: str, spec: EngineSpec, engine: Selected) -> None:
         made = engine.load()(self.rank)
         made.setup(spec)
+        self._register(role, made)
+
+    def _add_rollout(self, role: str, spec: RolloutSpec, engine: Selected) -> None:
+        made = engine.load()(engine.config, spec)
+        made.rank = self.rank
         self._register(role, made)
 
     def _register(self, role: str, engine: Any) -> None:
