@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlframe.errors import BatchError
+
 __all__ = ["MiniBatchPlan", "UpdatePlan", "infer_plan", "plan_update"]
 
 Rows = NDArray[np.int64]
@@ -36,6 +38,26 @@ class UpdatePlan:
     """Every optimiser step of one ``update`` call, epochs unrolled."""
 
     minibatches: tuple[MiniBatchPlan, ...]
+
+    def parts(self, ranks: int) -> list[tuple[Rows, UpdatePlan]]:
+        """Per rank the batch rows that it needs, ascending, and its own plan over just those rows.
+
+        Raises BatchError where the plan was made for another number of ranks.
+        """
+        return [self._of_rank(rank, ranks) for rank in range(ranks)]
+
+    def _of_rank(self, rank: int, ranks: int) -> tuple[Rows, UpdatePlan]:
+        mine: list[tuple[Rows, ...]] = []
+        for step in self.minibatches:
+            if len(step.micros) != ranks:
+                raise BatchError(
+                    f"an update plan for {len(step.micros)} ranks was given to {ranks}: make it "
+                    "with ranks=group.mesh.dp"
+                )
+            mine.append(step.micros[rank])
+        rows = np.unique(np.concatenate([np.zeros(0, np.int64), *(m for s in mine for m in s)]))
+        local = [tuple(np.searchsorted(rows, micro) for micro in step) for step in mine]
+        return rows, UpdatePlan(tuple(MiniBatchPlan((step,)) for step in local))
 
 
 def _atoms(atom_ids: Rows, rows: Rows) -> list[Rows]:

@@ -61,8 +61,8 @@ class WorkerGroup(ABC):
     def call(self, method: str, *args: Any) -> Future[Any]:
         """Call a method of the role's engine on its ranks; returns at once.
 
-        Results are combined by the protocol: DP_PROTO takes a ``Batch`` first and gives
-        ``[(handles by column, batch rows), ...]`` for ``Batch.add_handles``; "list" protocols give
+        ``rlframe.fan_out`` carries the protocol out: a "concat" rule cuts a ``Batch`` and gives
+        ``[(handles by column, batch rows), ...]`` for ``Batch.add_handles``; a "list" rule gives
         one result a collected rank. Raises ``WorkerError`` from the future.
         """
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rlframe.algorithm import RoleSpec
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
 from rlframe.layout import Layout, Plan
-from rlframe.protocol import DP_METRIC, DP_PROTO, ONE_TO_ALL, protocol
+from rlframe.protocol import DP_METRIC, ONE_TO_ALL, THREE_D_PROTO, protocol
 
 if TYPE_CHECKING:
     from rlframe.batch import Batch
@@ -64,19 +64,19 @@ class ModelEngine(ABC):
         """Build strategy, model and a stateless copy of the algorithm."""
 
     @abstractmethod
-    @protocol(DP_PROTO)
+    @protocol(THREE_D_PROTO)
     def infer(self, batch: Batch) -> Mapping[str, Packed]:
         """The columns that the role's ``outputs`` name, for every row of this rank's chunk."""
 
     @abstractmethod
-    @protocol(DP_PROTO)
+    @protocol(THREE_D_PROTO.keeping("group_ids"))
     def advantages(self, batch: Batch) -> Mapping[str, Packed]:
         """``Algorithm.advantages`` on this rank's chunk (whole groups), sums over all ranks."""
 
     @abstractmethod
     @protocol(DP_METRIC)
     def update(self, batch: Batch, plan: UpdatePlan) -> UpdateResult:
-        """Every optimiser step of the plan; this rank runs ``plan``'s micro-batches of its own."""
+        """Every optimiser step of the plan, which holds this rank's micro-batches alone."""
 
     @abstractmethod
     @protocol(DP_METRIC)

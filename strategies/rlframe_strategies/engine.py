@@ -67,15 +67,16 @@ class CausalLMEngine(ModelEngine):
 
     def advantages(self, batch: Batch) -> Mapping[str, Packed]:
         """See :class:`ModelEngine`."""
-        batch.reduce = self._strategy.reduce
-        return checked_columns(self._algorithm, batch)
+        mine = batch.select(batch.columns)
+        mine.reduce = self._strategy.reduce
+        return checked_columns(self._algorithm, mine)
 
     def update(self, batch: Batch, plan: UpdatePlan) -> UpdateResult:
         """See :class:`ModelEngine`."""
         totals: dict[str, list[float]] = {}
         skipped: list[str] = []
         for number, step in enumerate(plan.minibatches):
-            rows = step.micros[self._strategy.mesh.dp_rank(self.rank.rank)]
+            (rows,) = step.micros
             mini = MiniBatch(self._spec, self._algorithm, self._strategy, batch, rows)
             self._strategy.forward_backward(mini.micros, self._spec.role.computes, mini.loss)
             lr = self._strategy.learning_rate()
@@ -94,7 +95,7 @@ class CausalLMEngine(ModelEngine):
 
     def evaluate(self, batch: Batch, plan: UpdatePlan) -> Mapping[str, float]:
         """See :class:`ModelEngine`."""
-        rows = plan.minibatches[0].micros[self._strategy.mesh.dp_rank(self.rank.rank)]
+        (rows,) = plan.minibatches[0].micros
         mini = MiniBatch(self._spec, self._algorithm, self._strategy, batch, rows)
         for micro in mini.micros:
             out = self._strategy.forward(micro, self._spec.role.computes)

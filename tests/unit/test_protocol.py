@@ -11,6 +11,7 @@ from rlframe.protocol import (
     DP_PROTO,
     ONE_TO_ALL,
     ONE_TO_ONE,
+    THREE_D_PROTO,
     Mesh,
     protocol,
     protocol_of,
@@ -27,7 +28,7 @@ def test_ranks_and_coordinates_are_one_to_one(mesh):
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_each_chunk_reaches_its_replica_and_comes_back_once_in_order(mesh):
-    for rule in (DP_PROTO, DP_METRIC):
+    for rule in (THREE_D_PROTO, DP_METRIC):
         assert rule.chunks(mesh) == mesh.dp
         assert [rule.chunk_of(mesh, r) for r in range(mesh.size)] == [
             mesh.dp_rank(r) for r in range(mesh.size)

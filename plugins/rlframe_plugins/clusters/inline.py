@@ -8,10 +8,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from rlframe.config import Config as FitConfig
 from rlframe.config import check_range
+from rlframe.fan_out import collect, distribute
 from rlframe.interfaces.cluster import Cluster, ClusterInfo, Placement, WorkerGroup
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
@@ -103,8 +102,11 @@ class InlineGroup(WorkerGroup):
         return engine
 
     def _run(self, method: str, args: tuple[Any, ...]) -> Any:
-        outcome = self._worker.run(self.role, method, *args)
-        combine = self._worker.protocol(self.role, method).combine
-        if combine == "concat":
-            return [(outcome, np.arange(len(args[0]), dtype=np.int64))]
-        return outcome if combine == "first" else [outcome]
+        rule = self._worker.protocol(self.role, method)
+        shares = distribute(rule, self.mesh, args)
+        results = {
+            rank: self._worker.run(self.role, method, *share.args)
+            for rank, share in enumerate(shares)
+            if share is not None
+        }
+        return collect(rule, self.mesh, shares, results)

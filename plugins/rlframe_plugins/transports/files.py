@@ -150,7 +150,7 @@ def _bytes_of(
     )
     view = local_view(held, views[held.view.key])[box.slices(held.box)]
     wire = view.detach().to(dtypes({name: plan.target.params[name]})[name]).cpu().contiguous()
-    return memoryview(wire.reshape(-1).view(torch.uint8).numpy())
+    return wire.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _read(receipt: FileReceipt, version: int) -> np.ndarray[Any, Any]:
@@ -162,7 +162,7 @@ def _read(receipt: FileReceipt, version: int) -> np.ndarray[Any, Any]:
         raise SyncError(
             f"version {version}: the part of rank {receipt.rank} is gone: {error}"
         ) from error
-    if data.nbytes != receipt.nbytes or zlib.crc32(data) != receipt.crc32:
+    if data.nbytes != receipt.nbytes or zlib.crc32(data.data) != receipt.crc32:
         raise SyncError(f"version {version}: the part of rank {receipt.rank} is damaged")
     return data
 

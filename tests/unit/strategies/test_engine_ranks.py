@@ -67,7 +67,9 @@ def update(rank, path, algorithm, rows):
     plan = plan_update(
         lengths, groups, epochs=1, minibatch_prompts=0, budget=6, ranks=engine._strategy.mesh.dp
     )
-    figures = engine.evaluate(batch, plan) | engine.update(batch, plan).metrics
+    rows, mine = plan.parts(engine._strategy.mesh.dp)[rank.rank]
+    batch = batch.take(rows)
+    figures = engine.evaluate(batch, mine) | engine.update(batch, mine).metrics
     engine.close()
     return figures
 
