@@ -50,6 +50,7 @@ def _columns(episodes: Sequence[Episode], segments: Sequence[Segment]) -> dict[s
         "policy_version": ragged("versions", "int32"),
         "turn_ids": ragged("turn_ids", "int32"),
         "response_tokens": np.array([sum(s.response_mask) for s in segments], np.int64),
+        "response_limit": np.array([r.sampling.max_new_tokens for r in requests], np.int64),
         "group_ids": np.array([r.group_id for r in requests], np.int64),
         "episode_ids": np.array([r.episode_id for r in requests], np.int64),
         "train": np.array([r.train for r in requests], bool),

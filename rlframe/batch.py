@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlframe.batch_index import ColumnIndex, RowIndex
+from rlframe.batch_index import ColumnIndex, RowIndex, narrowed
 from rlframe.batch_tensordict import columns_of, tensordict_of
 from rlframe.columns import COLUMNS, Schema
 from rlframe.errors import BatchError, unknown_name
@@ -166,6 +166,10 @@ class Batch:
         """The same rows with the given columns only."""
         return self._with({name: self._entry(name) for name in names}, self._size)
 
+    def narrow(self) -> Batch:
+        """The same rows, with the lengths and values of just those rows in the handles."""
+        return self._with(narrowed(self._index), self._size)
+
     # --- reading ----------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -199,13 +203,13 @@ class Batch:
     def packed(self, name: str) -> Packed:
         """A column without padding."""
         entry = self._entry(name)
-        blocks = np.unique(entry.rows.block)
-        where = [np.flatnonzero(entry.rows.block == b) for b in blocks]
-        pieces = [(entry.handles[b], entry.rows.row[w]) for b, w in zip(blocks, where, strict=True)]
-        if not pieces:
+        parts = entry.rows.by_block()
+        if not parts:
             return self._empty(name)
-        packed = Packed.concat(self.transfer.get(pieces))
-        order = np.concatenate(where)
+        packed = Packed.concat(
+            self._read([(entry.handles[b], entry.rows.row[where]) for b, where in parts])
+        )
+        order = np.concatenate([where for _, where in parts])
         if np.array_equal(order, np.arange(len(order))):
             return packed
         return packed.take(np.argsort(order))
@@ -214,12 +218,11 @@ class Batch:
         """Tokens in each row of a ragged column, (B,); read from the handles, no data moves."""
         entry = self._entry(name)
         out = np.zeros(self._size, np.int64)
-        for b in np.unique(entry.rows.block):
+        for b, where in entry.rows.by_block():
             lengths = entry.handles[b].lengths
             if lengths is None:
                 raise BatchError(f"column '{name}' has no lengths: its rows are all alike")
-            chosen = entry.rows.block == b
-            out[chosen] = lengths[entry.rows.row[chosen]]
+            out[where] = lengths[entry.rows.row[where]]
         return out
 
     def handles(self) -> list[Handle]:
@@ -257,6 +260,12 @@ class Batch:
             scalars=self.scalars,
             reduce=self.reduce,
         )
+
+    def _read(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
+        """Rows of per-row columns from their handles, others from the transfer engine."""
+        away = [(handle, rows) for handle, rows in pieces if handle.values is None]
+        pulled = iter(self.transfer.get(away) if away else ())
+        return [next(pulled) if h.values is None else Packed(h.values[rows]) for h, rows in pieces]
 
     def _entry(self, name: str) -> ColumnIndex:
         if name not in self._index:

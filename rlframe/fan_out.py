@@ -121,7 +121,7 @@ def _part(arg: Any, rows: Rows, plan: UpdatePlan | None) -> Any:
         return arg
     if len(rows) == len(arg) and np.array_equal(rows, np.arange(len(arg))):
         return arg
-    return arg.take(rows)
+    return arg.take(rows).narrow()
 
 
 def _dealt(rule: Protocol, count: int, batch: Batch) -> list[Rows]:

@@ -179,9 +179,12 @@ def nonfinite(figures: Mapping[str, float | Tensor]) -> list[str]:
 def add_loss_mask(micro: TensorDict) -> TensorDict:
     """A shallow copy of a batch whose ``loss_mask`` is final.
 
-    It defaults to ``response_mask``, and is False in rows with ``train=False``.
+    It is False outside ``response_mask`` and in rows with ``train=False``, whatever an algorithm
+    wrote: only tokens that the policy sampled count.
     """
-    mask = micro["loss_mask" if "loss_mask" in micro else "response_mask"]
+    mask = micro["response_mask"]
+    if "loss_mask" in micro:
+        mask = mask & micro["loss_mask"]
     out = micro.copy()
     out["loss_mask"] = mask & micro["train"][:, None]
     return out

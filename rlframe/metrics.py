@@ -18,7 +18,17 @@ from rlframe.batch import Batch
 from rlframe.ops import has_signal
 from rlframe.requests import Group
 
-__all__ = ["Stopwatch", "batch_metrics", "part_names", "peak_memory_gb", "validation_metrics"]
+__all__ = [
+    "ROLE_PREFIX",
+    "Stopwatch",
+    "batch_metrics",
+    "part_names",
+    "peak_memory_gb",
+    "validation_metrics",
+]
+
+ROLE_PREFIX = {"policy": "actor"}
+"""What stands before the figures of a role's update where it is not the role's name."""
 
 
 class Stopwatch:
@@ -55,7 +65,10 @@ def _spread(prefix: str, values: NDArray[np.float64]) -> dict[str, float]:
 
 
 def batch_metrics(batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
-    """Rewards and lengths of the rows that are trained on; ``groups`` are those of the batch."""
+    """Rewards and lengths of the rows that are trained on, and the number of their episodes.
+
+    ``groups`` are those of the batch.
+    """
     train = np.asarray(batch["train"], bool)
     response = np.asarray(batch["response_tokens"])[train].astype(np.float64)
     prompt = batch.lengths("prompt_ids")[train].astype(np.float64)
@@ -65,6 +78,7 @@ def batch_metrics(batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
     out["response/aborted_ratio"] = float((reasons == "abort").mean()) if len(reasons) else 0.0
     tokens = batch.lengths("prompt_ids").sum() + batch.lengths("response_ids").sum()
     out["perf/total_num_tokens"] = float(tokens)
+    out["collect/episodes"] = float(len(np.unique(np.asarray(batch["episode_ids"])[train])))
     if "rewards" not in batch:
         return out
     rewards = np.asarray(batch["rewards"]).astype(np.float64)[train]

@@ -28,7 +28,7 @@ from rlframe.errors import TrainingError
 from rlframe.interfaces.checkpoint import CheckpointEngine
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.transfer import TransferEngine
-from rlframe.metrics import Stopwatch, batch_metrics, peak_memory_gb
+from rlframe.metrics import ROLE_PREFIX, Stopwatch, batch_metrics, peak_memory_gb
 from rlframe.plan import UpdatePlan, plan_update
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Orchestrator", "Parts"]
 
-_PREFIX = {"policy": "actor"}
 _SCORE_STAGE = {"policy": "old_log_prob", "reference": "ref", "critic": "values"}
 _UPDATE_STAGE = {"policy": "update_actor", "critic": "update_critic"}
 
@@ -180,7 +179,7 @@ class Orchestrator:
             self.parts.recorder.message(f"prompt {group} left out: {reason}")
 
     def _role_metrics(self, role: RoleSpec, results: Sequence[Any]) -> dict[str, float]:
-        prefix = _PREFIX.get(role.name, role.name)
+        prefix = ROLE_PREFIX.get(role.name, role.name)
         for reason in results[0].skipped:
             self.parts.recorder.skipped(self.step + 1, f"{role.name}: {reason}")
         return {f"{prefix}/{name}": value for name, value in results[0].metrics.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,18 @@ from rlframe.errors import RlframeError, WorkerError
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.interfaces.transfer import TransferEngine
+from rlframe.interfaces.transfer import Produced, TransferEngine
 from rlframe.protocol import ONE_TO_ALL, Protocol, protocol_of
 
-__all__ = ["Worker"]
+__all__ = ["Worker", "declared_protocol"]
+
+
+def declared_protocol(engine: type, method: str) -> Protocol:
+    """What a class, or one that it derives from, declares for a method; ONE_TO_ALL otherwise."""
+    for base in engine.__mro__:
+        if hasattr(vars(base).get(method), "__protocol__"):
+            return protocol_of(vars(base)[method])
+    return ONE_TO_ALL
 
 
 class Worker:
@@ -47,25 +56,33 @@ class Worker:
         """Set up a rollout engine."""
         self._guard(role, "setup", lambda: self._add_rollout(role, spec, engine))
 
+    def host(self, name: str, make: Callable[[], Any]) -> None:
+        """Hold any object under a role's name."""
+        self.engines[name] = self._guard(name, "start", make)
+
+    def call(self, role: str, method: str, *args: Any) -> Any:
+        """Call one engine's method; columns come back as they are."""
+        function = getattr(self.engines[role], method)
+        return self._guard(role, method, lambda: function(*args))
+
     def run(self, role: str, method: str, *args: Any) -> Any:
         """Call one engine's method; columns come back as handles by name."""
-        function = getattr(self.engines[role], method)
-        outcome = self._guard(role, method, lambda: function(*args))
+        outcome = self.call(role, method, *args)
+        if isinstance(outcome, Produced):
+            return outcome.value, self.transfer.put(outcome.columns)
         if self.protocol(role, method).combine == "concat":
             return self.transfer.put(outcome)
         return outcome
 
     def protocol(self, role: str, method: str) -> Protocol:
         """What the engine's class declares for a method."""
-        for base in type(self.engines[role]).__mro__:
-            if hasattr(vars(base).get(method), "__protocol__"):
-                return protocol_of(vars(base)[method])
-        return ONE_TO_ALL
+        return declared_protocol(type(self.engines[role]), method)
 
     def close(self) -> None:
         """Close every engine."""
         for engine in reversed(self.engines.values()):
-            engine.close()
+            if hasattr(engine, "close"):
+                engine.close()
         self.engines.clear()
 
     def _add_model(self, role: str, spec: EngineSpec, engine: Selected) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rlframe.protocol import Mesh
 
 if TYPE_CHECKING:
-    from rlframe.config import Config
+    from rlframe.config import Config, PoolConfig
     from rlframe.interfaces.model import EngineSpec
     from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
     from rlframe.interfaces.transfer import TransferEngine
@@ -48,7 +48,15 @@ class ClusterInfo:
 
     nodes: int
     devices_per_node: int
+    """Of the node that has most."""
     device: str
+    by_node: tuple[int, ...] = ()
+    """Devices of each node, where nodes differ."""
+
+    @property
+    def size(self) -> int:
+        """Devices of all nodes."""
+        return sum(self.by_node) or self.nodes * self.devices_per_node
 
 
 class WorkerGroup(ABC):
@@ -99,6 +107,17 @@ class Cluster(ABC):
         transfer: TransferEngine,
     ) -> dict[str, WorkerGroup]:
         """Start a group a role and set its engines up; "rollout" is there when asked for."""
+
+    def await_pools(self, pools: Mapping[str, PoolConfig]) -> None:
+        """Told what the config asks for before :meth:`info`; may wait until it is there."""
+
+    @abstractmethod
+    def host(self, name: str, make: Callable[[], Any]) -> WorkerGroup:
+        """A group of one rank that holds what ``make()`` gives; its methods are called by name.
+
+        Where a cluster has processes it lives in one of its own, so ``make`` is pickled. A method
+        may return :class:`~rlframe.interfaces.transfer.Produced`. Only after :meth:`start`.
+        """
 
     def close(self) -> None:
         """End every process that was started."""

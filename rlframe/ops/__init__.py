@@ -9,48 +9,96 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
+    "batch_normalised": "rlframe.ops.advantages",
+    "best_of_group": "rlframe.ops.advantages",
     "clip_fractions": "rlframe.ops.losses",
     "clipped_surrogate": "rlframe.ops.losses",
+    "clipped_value_loss": "rlframe.ops.values",
+    "decoupled_normalised": "rlframe.ops.advantages",
+    "explained_variance": "rlframe.ops.temporal",
+    "gae": "rlframe.ops.temporal",
+    "greedy_baseline": "rlframe.ops.advantages",
     "group_mean_baseline": "rlframe.ops.advantages",
     "group_normalised": "rlframe.ops.advantages",
-    "group_stats": "rlframe.ops.advantages",
-    "has_signal": "rlframe.ops.advantages",
+    "group_share": "rlframe.ops.advantages",
+    "group_stats": "rlframe.ops.groups",
+    "has_signal": "rlframe.ops.groups",
     "kl_loss": "rlframe.ops.kl",
+    "kl_reward": "rlframe.ops.kl",
     "kl_value": "rlframe.ops.kl",
+    "KLController": "rlframe.ops.kl_control",
     "leave_one_out": "rlframe.ops.advantages",
+    "length_weighted_baseline": "rlframe.ops.advantages",
     "loss_weights": "rlframe.ops.reductions",
     "masked_mean": "rlframe.ops.masked",
     "masked_var": "rlframe.ops.masked",
     "masked_whiten": "rlframe.ops.masked",
+    "mean_scaled": "rlframe.ops.advantages",
+    "outcome_advantages": "rlframe.ops.advantages",
+    "outcome_rewards": "rlframe.ops.temporal",
+    "pair_rows": "rlframe.ops.pairs",
+    "plain_reward": "rlframe.ops.advantages",
+    "preference_loss": "rlframe.ops.pairs",
+    "value_clip_fraction": "rlframe.ops.values",
 }
 
 if TYPE_CHECKING:
     from rlframe.ops.advantages import (
+        batch_normalised,
+        best_of_group,
+        decoupled_normalised,
+        greedy_baseline,
         group_mean_baseline,
         group_normalised,
-        group_stats,
-        has_signal,
+        group_share,
         leave_one_out,
+        length_weighted_baseline,
+        mean_scaled,
+        outcome_advantages,
+        plain_reward,
     )
-    from rlframe.ops.kl import kl_loss, kl_value
+    from rlframe.ops.groups import group_stats, has_signal
+    from rlframe.ops.kl import kl_loss, kl_reward, kl_value
+    from rlframe.ops.kl_control import KLController
     from rlframe.ops.losses import clip_fractions, clipped_surrogate
     from rlframe.ops.masked import masked_mean, masked_var, masked_whiten
+    from rlframe.ops.pairs import pair_rows, preference_loss
     from rlframe.ops.reductions import loss_weights
+    from rlframe.ops.temporal import explained_variance, gae, outcome_rewards
+    from rlframe.ops.values import clipped_value_loss, value_clip_fraction
 
 __all__ = [
+    "KLController",
+    "batch_normalised",
+    "best_of_group",
     "clip_fractions",
     "clipped_surrogate",
+    "clipped_value_loss",
+    "decoupled_normalised",
+    "explained_variance",
+    "gae",
+    "greedy_baseline",
     "group_mean_baseline",
     "group_normalised",
+    "group_share",
     "group_stats",
     "has_signal",
     "kl_loss",
+    "kl_reward",
     "kl_value",
     "leave_one_out",
+    "length_weighted_baseline",
     "loss_weights",
     "masked_mean",
     "masked_var",
     "masked_whiten",
+    "mean_scaled",
+    "outcome_advantages",
+    "outcome_rewards",
+    "pair_rows",
+    "plain_reward",
+    "preference_loss",
+    "value_clip_fraction",
 ]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["kl_loss", "kl_value"]
+__all__ = ["kl_loss", "kl_reward", "kl_value"]
 
 
 def kl_loss(logprobs: Tensor, ref_logprobs: Tensor, estimator: str = "k3+") -> Tensor:
@@ -37,6 +37,22 @@ def kl_value(logprobs: Tensor, ref_logprobs: Tensor, estimator: str = "k1") -> T
     """
     name = "k3" if estimator == "k3+" else estimator
     return _estimate((logprobs - ref_logprobs).detach(), name)
+
+
+def kl_reward(
+    logprobs: Tensor,
+    ref_logprobs: Tensor,
+    mask: Tensor,
+    coef: float | Tensor,
+    estimator: str = "k1",
+) -> Tensor:
+    """What a KL penalty adds to each token's reward: ``-coef * estimate``, (B, R), nats.
+
+    All (B, R), ``mask`` bool; exactly 0 outside it, whatever stands there. A policy that moves away
+    from the reference earns less. No gradient. Raises ValueError for an unknown estimator.
+    """
+    penalty = coef * kl_value(logprobs, ref_logprobs, estimator)
+    return torch.where(mask, -penalty, torch.zeros_like(penalty))
 
 
 def _estimate(k1: Tensor, estimator: str) -> Tensor:

@@ -122,6 +122,7 @@ def _collected(algorithm: Algorithm, rows: Sequence[RowCase], seed: int) -> dict
         "policy_version": Packed.from_rows([np.zeros(n) for n in used], "int32"),
         "turn_ids": Packed.from_rows([np.zeros(n) for n in used], "int32"),
         "response_tokens": np.array([sum(mask) for mask in masks], np.int64),
+        "response_limit": np.full(len(rows), 8, np.int64),
         "group_ids": np.array([row.group for row in rows], np.int64),
         "episode_ids": np.array(
             [n if row.episode is None else row.episode for n, row in enumerate(rows)], np.int64
@@ -133,7 +134,7 @@ def _collected(algorithm: Algorithm, rows: Sequence[RowCase], seed: int) -> dict
     if not algorithm.offline:
         rewards = np.array([row.reward for row in rows], np.float32)
         columns["rewards"] = rewards
-        columns["reward_parts"] = np.stack([rewards, 1 - rewards], 1)
+        columns["reward_parts"] = np.stack([rewards, rewards**2], 1)
         token_rewards = [0.1 * rng.normal(size=n) for n in used]
         columns["token_rewards"] = Packed.from_rows(token_rewards, "float32")
     return columns

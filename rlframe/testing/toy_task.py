@@ -16,6 +16,7 @@ from rlframe.advantages import checked_columns
 from rlframe.algorithm import Algorithm, Output, RoleSpec
 from rlframe.assemble_batch import batch_of
 from rlframe.batch import Batch
+from rlframe.metrics import ROLE_PREFIX, batch_metrics
 from rlframe.plan import plan_update
 from rlframe.requests import Episode, Group, Request, Row, Segment
 from rlframe.testing.simulated_update import Rows, simulate_step
@@ -63,7 +64,8 @@ class ToyTask:
             self._steps += 1
             accepted = [group for group in groups if self.algorithm.accept(group)]
             if accepted:
-                self._learn(batch_of(accepted, schema=self.algorithm.schema()))
+                batch = batch_of(accepted, schema=self.algorithm.schema())
+                self._learn(batch, batch_metrics(batch, accepted))
 
     # --- collecting ---------------------------------------------------------------------------
 
@@ -110,14 +112,13 @@ class ToyTask:
 
     # --- learning -----------------------------------------------------------------------------
 
-    def _learn(self, batch: Batch) -> None:
+    def _learn(self, batch: Batch, metrics: dict[str, float]) -> None:
         batch.scalars = dict(self.algorithm.scalars())
         for role in self.algorithm.scorers():
             with torch.no_grad():
                 out = self._outputs(role, batch.to_tensordict(), tuple(role.outputs))
             batch = batch.add({column: out.get(n) for n, column in role.outputs.items()})
         batch = batch.add(checked_columns(self.algorithm, batch))
-        metrics: dict[str, float] = {}
         for role in self._roles:
             if role.trained and self._steps >= role.from_step:
                 metrics |= self._update(role, batch)
@@ -148,7 +149,8 @@ class ToyTask:
             self._optimisers[role.name].zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self._optimisers[role.name].step()
-        return {f"{role.name}/{name}": value for name, value in figures.items()}
+        prefix = ROLE_PREFIX.get(role.name, role.name)
+        return {f"{prefix}/{name}": value for name, value in figures.items()}
 
     def _outputs(self, role: RoleSpec, micro: TensorDict, computes: tuple[str, ...]) -> Output:
         rows = self._tables[role.name][micro["prompt_ids"][:, -1]]

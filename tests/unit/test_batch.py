@@ -199,8 +199,25 @@ def test_edits_move_nothing_and_reading_moves_just_the_rows_read():
     assert part.lengths("response_ids").shape == (3,)
     assert transfer.read == []
     assert part["rewards"].shape == (3,)
+    assert transfer.read == [], "per-row columns travel with the handle"
+    assert part["response_ids"].shape[0] == 3
     assert sum(count for _, count in transfer.read) == 3
-    assert {name for name, _ in transfer.read} == {"rewards"}
+    assert {name for name, _ in transfer.read} == {"response_ids"}
+
+
+def test_a_narrow_batch_reads_alike_and_holds_no_other_rows():
+    columns = {name: [row[name] for row in dense_rows(0, 6)] for name in dense_rows(0, 1)[0]}
+    batch = Batch.from_columns(columns, schema=SCHEMA)
+    part = Batch.concat([batch, batch.shuffle(1)]).take([7, 1, 2, 1])
+    narrow = part.narrow()
+    for wanted in (narrow, narrow.narrow(), Batch.concat([part, narrow]).take([4, 5, 6, 7])):
+        for name in part.columns:
+            assert np.array_equal(wanted.packed(name).values, part.packed(name).values), name
+    assert narrow.lengths("response_ids").tolist() == part.lengths("response_ids").tolist()
+    assert max(handle.rows for handle in narrow.handles()) <= 3
+    assert all(len(h.lengths) == h.rows for h in narrow.handles() if h.lengths is not None)
+    again = narrow.take([3, 0]).narrow()
+    assert again["rewards"].tolist() == part["rewards"][[3, 0]].tolist()
 
 
 def test_blocks_without_a_row_left_are_let_go():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +67,11 @@ class InlineCluster(Cluster):
             self._worker.add_rollout("rollout", rollout, config.rollout)
             groups["rollout"] = InlineGroup("rollout", self._worker)
         return groups
+
+    def host(self, name: str, make: Callable[[], Any]) -> WorkerGroup:
+        """See :class:`Cluster`."""
+        self._worker.host(name, make)
+        return InlineGroup(name, self._worker)
 
     def close(self) -> None:
         """See :class:`Cluster`."""

@@ -31,7 +31,7 @@ class FixedMapper(Mapper):
 
 def _check_fit(pools: dict[str, ResourcePool], cluster: ClusterInfo) -> None:
     asked = sum(pool.size for pool in pools.values())
-    there = cluster.nodes * cluster.devices_per_node
+    there = cluster.size
     widest = max(pool.devices for pool in pools.values())
     if asked > there or widest > cluster.devices_per_node:
         wanted = ", ".join(f"{p.name} {p.nodes} x {p.devices}" for p in pools.values())
