@@ -15,8 +15,13 @@ _HOME = {
     "clipped_surrogate": "rlframe.ops.losses",
     "clipped_value_loss": "rlframe.ops.values",
     "decoupled_normalised": "rlframe.ops.advantages",
+    "divergence_masked": "rlframe.ops.token_losses",
+    "divergence_outside": "rlframe.ops.token_losses",
+    "episode_lengths": "rlframe.ops.overlong",
     "explained_variance": "rlframe.ops.temporal",
     "gae": "rlframe.ops.temporal",
+    "geometric_clipped": "rlframe.ops.sequence_losses",
+    "geometric_outside": "rlframe.ops.sequence_losses",
     "greedy_baseline": "rlframe.ops.advantages",
     "group_mean_baseline": "rlframe.ops.advantages",
     "group_normalised": "rlframe.ops.advantages",
@@ -29,6 +34,7 @@ _HOME = {
     "KLController": "rlframe.ops.kl_control",
     "leave_one_out": "rlframe.ops.advantages",
     "length_weighted_baseline": "rlframe.ops.advantages",
+    "log_ratio": "rlframe.ops.ratios",
     "loss_weights": "rlframe.ops.reductions",
     "masked_mean": "rlframe.ops.masked",
     "masked_var": "rlframe.ops.masked",
@@ -36,10 +42,17 @@ _HOME = {
     "mean_scaled": "rlframe.ops.advantages",
     "outcome_advantages": "rlframe.ops.advantages",
     "outcome_rewards": "rlframe.ops.temporal",
+    "overlong_penalty": "rlframe.ops.overlong",
     "pair_rows": "rlframe.ops.pairs",
     "plain_reward": "rlframe.ops.advantages",
+    "policy_gradient": "rlframe.ops.token_losses",
     "preference_loss": "rlframe.ops.pairs",
+    "sequence_clipped": "rlframe.ops.sequence_losses",
+    "sequence_log_ratio": "rlframe.ops.ratios",
+    "soft_gated": "rlframe.ops.token_losses",
+    "tapered": "rlframe.ops.sequence_losses",
     "value_clip_fraction": "rlframe.ops.values",
+    "weight_clipped": "rlframe.ops.token_losses",
 }
 
 if TYPE_CHECKING:
@@ -62,9 +75,24 @@ if TYPE_CHECKING:
     from rlframe.ops.kl_control import KLController
     from rlframe.ops.losses import clip_fractions, clipped_surrogate
     from rlframe.ops.masked import masked_mean, masked_var, masked_whiten
+    from rlframe.ops.overlong import episode_lengths, overlong_penalty
     from rlframe.ops.pairs import pair_rows, preference_loss
+    from rlframe.ops.ratios import log_ratio, sequence_log_ratio
     from rlframe.ops.reductions import loss_weights
+    from rlframe.ops.sequence_losses import (
+        geometric_clipped,
+        geometric_outside,
+        sequence_clipped,
+        tapered,
+    )
     from rlframe.ops.temporal import explained_variance, gae, outcome_rewards
+    from rlframe.ops.token_losses import (
+        divergence_masked,
+        divergence_outside,
+        policy_gradient,
+        soft_gated,
+        weight_clipped,
+    )
     from rlframe.ops.values import clipped_value_loss, value_clip_fraction
 
 __all__ = [
@@ -75,8 +103,13 @@ __all__ = [
     "clipped_surrogate",
     "clipped_value_loss",
     "decoupled_normalised",
+    "divergence_masked",
+    "divergence_outside",
+    "episode_lengths",
     "explained_variance",
     "gae",
+    "geometric_clipped",
+    "geometric_outside",
     "greedy_baseline",
     "group_mean_baseline",
     "group_normalised",
@@ -88,6 +121,7 @@ __all__ = [
     "kl_value",
     "leave_one_out",
     "length_weighted_baseline",
+    "log_ratio",
     "loss_weights",
     "masked_mean",
     "masked_var",
@@ -95,10 +129,17 @@ __all__ = [
     "mean_scaled",
     "outcome_advantages",
     "outcome_rewards",
+    "overlong_penalty",
     "pair_rows",
     "plain_reward",
+    "policy_gradient",
     "preference_loss",
+    "sequence_clipped",
+    "sequence_log_ratio",
+    "soft_gated",
+    "tapered",
     "value_clip_fraction",
+    "weight_clipped",
 ]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["clip_fractions", "clipped_surrogate"]
+from rlframe.ops.ratios import log_ratio
+
+__all__ = ["clip_fractions", "clipped_surrogate", "surrogate"]
 
 
 def clipped_surrogate(
@@ -50,6 +52,19 @@ def clip_fractions(
     return outside, capped.to(logprobs.dtype)
 
 
+def surrogate(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """``-min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A)`` and where it is clipped.
+
+    ``ratio`` (b, 1) or (b, R), ``advantages`` (b, R) -> two (b, R), the second of 0 and 1.
+    """
+    high = clip_low if clip_high is None else clip_high
+    plain = -ratio * advantages
+    held = -ratio.clamp(1 - clip_low, 1 + high) * advantages
+    return torch.maximum(plain, held), (held > plain).to(ratio.dtype)
+
+
 def _branches(
     logprobs: Tensor,
     old_logprobs: Tensor,
@@ -59,5 +74,5 @@ def _branches(
 ) -> tuple[Tensor, Tensor]:
     """The clipped and the unclipped loss of each token."""
     high = clip_low if clip_high is None else clip_high
-    ratio = torch.exp(logprobs - old_logprobs)
+    ratio = log_ratio(logprobs, old_logprobs).exp()
     return -ratio.clamp(1 - clip_low, 1 + high) * advantages, -ratio * advantages
