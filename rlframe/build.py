@@ -12,6 +12,7 @@ from typing import Any
 
 from rlframe.algorithm import Algorithm, RoleSpec
 from rlframe.assemble_batch import batch_of
+from rlframe.balance import width_of
 from rlframe.callbacks import CallbackList
 from rlframe.collector import Collector, OfflineCollector
 from rlframe.columns import Schema
@@ -213,6 +214,8 @@ def start_groups(
         )
     try:
         groups = cluster.start(placement, specs, rollout, config, transfer)
+        for role, spec in specs.items():
+            groups[role].width = width_of(spec.model.path)
     except BaseException:
         cluster.close()
         raise
@@ -270,6 +273,7 @@ def _validator(
         minibatch_prompts=0,
         budget=config.optim.tokens_per_microbatch,
         ranks=groups["policy"].mesh.dp,
+        width=groups["policy"].width,
         atom_ids=algorithm.atoms(batch),
     )
 

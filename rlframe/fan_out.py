@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlframe.balance import deal, sequence_costs
+from rlframe.balance import WIDTH, deal, sequence_costs
 from rlframe.batch import Batch
 from rlframe.errors import BatchError
 from rlframe.plan import UpdatePlan
@@ -36,12 +36,15 @@ class Share:
     rows: Rows | None = None
 
 
-def distribute(rule: Protocol, mesh: Mesh, args: tuple[Any, ...]) -> list[Share | None]:
+def distribute(
+    rule: Protocol, mesh: Mesh, args: tuple[Any, ...], *, width: int = WIDTH
+) -> list[Share | None]:
     """One share a rank of the mesh; None for a rank that is not called.
 
     Where rows are cut, every ``Batch`` among ``args`` is cut alike, an ``UpdatePlan`` decides the
     rows and is cut with them, and other arguments go to all. Rows are dealt so that the ranks'
-    operations are even; a chunk may be empty. ``args`` are left as they are.
+    operations on a model of hidden size ``width`` are even; a chunk may be empty. ``args`` are left
+    as they are.
     Raises BatchError where there is nothing to cut, or where arguments do not fit the mesh.
     """
     count = rule.chunks(mesh)
@@ -50,7 +53,7 @@ def distribute(rule: Protocol, mesh: Mesh, args: tuple[Any, ...]) -> list[Share 
     elif rule.cut == "values":
         shares = _values(rule, count, args)
     else:
-        shares = _cut(rule, count, args)
+        shares = _cut(rule, count, args, width)
     chunks = [rule.chunk_of(mesh, rank) for rank in range(mesh.size)]
     return [None if chunk is None else shares[chunk] for chunk in chunks]
 
@@ -97,7 +100,7 @@ def _values(rule: Protocol, count: int, args: tuple[Any, ...]) -> list[Share]:
     return [Share(tuple(values[chunk] for values in args)) for chunk in range(count)]
 
 
-def _cut(rule: Protocol, count: int, args: tuple[Any, ...]) -> list[Share]:
+def _cut(rule: Protocol, count: int, args: tuple[Any, ...], width: int) -> list[Share]:
     batches = [arg for arg in args if isinstance(arg, Batch)]
     if not batches or len({len(batch) for batch in batches}) > 1:
         found = ", ".join(type(arg).__name__ for arg in args) or "no argument"
@@ -107,7 +110,7 @@ def _cut(rule: Protocol, count: int, args: tuple[Any, ...]) -> list[Share]:
         parts = plans[0].parts(count)
         rows, mine = [rows for rows, _ in parts], [plan for _, plan in parts]
     else:
-        rows, mine = _dealt(rule, count, batches[0]), []
+        rows, mine = _dealt(rule, count, batches[0], width), []
     return [
         Share(tuple(_part(arg, rows[c], mine[c] if mine else None) for arg in args), rows[c])
         for c in range(count)
@@ -124,11 +127,11 @@ def _part(arg: Any, rows: Rows, plan: UpdatePlan | None) -> Any:
     return arg.take(rows).narrow()
 
 
-def _dealt(rule: Protocol, count: int, batch: Batch) -> list[Rows]:
+def _dealt(rule: Protocol, count: int, batch: Batch, width: int) -> list[Rows]:
     """Rows of each chunk, ascending."""
     if count == 1:
         return [np.arange(len(batch), dtype=np.int64)]
-    costs = _costs(batch)
+    costs = _costs(batch, width)
     if rule.together is None:
         return _by_chunk(deal(costs, count), count)
     ids = np.asarray(batch[rule.together])
@@ -142,9 +145,9 @@ def _by_chunk(chunk: Rows, count: int) -> list[Rows]:
     return np.split(order, np.cumsum(np.bincount(chunk, minlength=count))[:-1])
 
 
-def _costs(batch: Batch) -> NDArray[np.float64]:
+def _costs(batch: Batch, width: int) -> NDArray[np.float64]:
     ragged = [name for name in ("prompt_ids", "response_ids") if name in batch]
     if not ragged:
         return np.ones(len(batch))
     lengths = np.sum([batch.lengths(name) for name in ragged], axis=0)
-    return sequence_costs(np.asarray(lengths, np.int64))
+    return sequence_costs(np.asarray(lengths, np.int64), width)

@@ -105,6 +105,8 @@ class Orchestrator:
                 plan = self.plan_update(role, batch)
                 results = self.roles[role.name].call("update", batch, plan).result()
             metrics |= self._role_metrics(role, results)
+            uneven = max(metrics.get("perf/flops_imbalance", 0.0), plan.imbalance)
+            metrics["perf/flops_imbalance"] = uneven
         self.parts.transfer.free(batch.handles())
         return metrics
 
@@ -128,6 +130,7 @@ class Orchestrator:
             minibatch_prompts=prompts,
             budget=self.config.role(role.name).optim.tokens_per_microbatch,
             ranks=self.roles[role.name].mesh.dp,
+            width=self.roles[role.name].width,
             atom_ids=ask_atoms(self.algorithm, batch),
             seed=self.config.seed * 1_000_003 + self.step,
         )

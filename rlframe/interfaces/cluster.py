@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rlframe.balance import WIDTH
 from rlframe.protocol import Mesh
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class WorkerGroup(ABC):
 
     role: str
     mesh: Mesh
+    width: int = WIDTH
+    """Hidden size of the role's model, by which rows are dealt; set when a run is built."""
 
     @abstractmethod
     def call(self, method: str, *args: Any) -> Future[Any]:

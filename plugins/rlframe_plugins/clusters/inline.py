@@ -108,7 +108,7 @@ class InlineGroup(WorkerGroup):
 
     def _run(self, method: str, args: tuple[Any, ...]) -> Any:
         rule = self._worker.protocol(self.role, method)
-        shares = distribute(rule, self.mesh, args)
+        shares = distribute(rule, self.mesh, args, width=self.width)
         results = {
             rank: self._worker.run(self.role, method, *share.args)
             for rank, share in enumerate(shares)
