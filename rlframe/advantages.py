@@ -26,14 +26,15 @@ def add_advantages(algorithm: Algorithm, batch: Batch, policy: WorkerGroup) -> B
     Where every column that it reads is per row, it runs here and no token-level data moves;
     otherwise on the policy's data-parallel ranks, each group whole on one rank.
     """
-    ragged = [name for name in algorithm.reads if column_of(batch.schema, name).axis is not None]
+    names = _columns_read(algorithm, batch)
+    ragged = [name for name in names if column_of(batch.schema, name).axis is not None]
     if ragged:
         return batch.add_handles(policy.call("advantages", batch).result())
     return batch.add(checked_columns(algorithm, batch))
 
 
 def checked_columns(algorithm: Algorithm, batch: Batch) -> dict[str, Packed]:
-    """``Algorithm.advantages`` on ``reads`` alone, (B,) values spread over the response tokens.
+    """``Algorithm.advantages`` on what it reads, (B,) values spread over the response tokens.
 
     Raises BatchError for values that are not tensors, not of the column's shape, or not finite in
     a slot that is trained on; TrainingError for what the algorithm raises.
@@ -44,9 +45,14 @@ def checked_columns(algorithm: Algorithm, batch: Batch) -> dict[str, Packed]:
             f"{type(algorithm).__name__} reads column '{missing[0]}', which no role, reward or "
             f"dataset wrote. Columns: {', '.join(batch.columns)}"
         )
-    made = ask_mapping(algorithm, "advantages", batch.select(algorithm.reads))
+    read = batch.select(_columns_read(algorithm, batch))
+    made = ask_mapping(algorithm, "advantages", read)
     lengths = batch.lengths("response_ids")
     return {name: _packed(name, value, lengths, batch) for name, value in made.items()}
+
+
+def _columns_read(algorithm: Algorithm, batch: Batch) -> list[str]:
+    return [*algorithm.reads, *(name for name in algorithm.reads_if_there if name in batch)]
 
 
 def _packed(name: str, value: Tensor, lengths: NDArray[np.int64], batch: Batch) -> Packed:

@@ -154,6 +154,8 @@ class Algorithm:
         "response_tokens",
     )
     """Columns that :meth:`advantages` reads; all per row: it runs on the controller."""
+    reads_if_there: ClassVar[tuple[str, ...]] = ()
+    """Columns that it reads besides, where the data, a role or an environment wrote them."""
     columns: ClassVar[tuple[Column, ...]] = ()
     """Further columns that this method's roles, data or advantages write."""
     masks: ClassVar[tuple[str, ...]] = ("loss_mask",)

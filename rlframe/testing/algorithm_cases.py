@@ -53,10 +53,11 @@ Extra = Callable[[Sequence[RowCase]], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """A batch ready for the update, and the rows that it was made of."""
+    """A batch ready for the update, the same before its advantages, and the rows behind it."""
 
     rows: Sequence[RowCase]
     batch: Batch
+    scored: Batch
 
 
 def make_case(
@@ -91,7 +92,7 @@ def make_case(
             values = -np.abs(values)
         values[~mask] = masked_value
         batch = batch.add({name: Packed(values, batch.lengths("response_ids"))})
-    return Case(rows, batch.add(checked_columns(algorithm, batch)))
+    return Case(rows, batch.add(checked_columns(algorithm, batch)), batch)
 
 
 def leaves_of(role: RoleSpec, case: Case, seed: int = 1) -> dict[str, Tensor]:
