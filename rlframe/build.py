@@ -200,19 +200,21 @@ def start_groups(
     specs = engine_specs(config, algorithm, temperature, sampling.max_new_tokens)
     names = [*specs] if algorithm.offline else [*specs, "rollout"]
     mapper = config.mapper.load()(config.mapper.config)
-    placement = mapper.place(names, config, cluster.info())
     transfer = config.transfer.load()(config.transfer.config)
-    rollout = None
-    if not algorithm.offline:
-        rollout = RolloutSpec(
-            path=str(path),
-            model=config.model,
-            seed=config.seed,
-            device=cluster.info().device,
-            max_prompt_tokens=config.data.max_prompt_tokens,
-            max_new_tokens=sampling.max_new_tokens,
-        )
     try:
+        cluster.await_pools(config.pools)
+        there = cluster.info()
+        placement = mapper.place(names, config, there)
+        rollout = None
+        if not algorithm.offline:
+            rollout = RolloutSpec(
+                path=str(path),
+                model=config.model,
+                seed=config.seed,
+                device=there.device,
+                max_prompt_tokens=config.data.max_prompt_tokens,
+                max_new_tokens=sampling.max_new_tokens,
+            )
         groups = cluster.start(placement, specs, rollout, config, transfer)
         for role, spec in specs.items():
             groups[role].width = width_of(spec.model.path)

@@ -48,10 +48,26 @@ _DATAFLOW = (
         summary="controller and worker in one process",
     ),
     Component(
+        "cluster",
+        "ray",
+        "rlframe_plugins.clusters.ray.cluster:RayCluster",
+        requires=("ray",),
+        extra="ray",
+        summary="worker processes on one machine or many, local or at an address",
+    ),
+    Component(
         "transfer",
         "inline",
         "rlframe_plugins.transfer.inline:InlineTransfer",
         summary="batch columns stay in this process",
+    ),
+    Component(
+        "transfer",
+        "ray",
+        "rlframe_plugins.transfer.ray:RayTransfer",
+        requires=("ray",),
+        extra="ray",
+        summary="batch columns in Ray's object store, read by row where they lie",
     ),
     Component(
         "checkpoint",

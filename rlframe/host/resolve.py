@@ -5,11 +5,14 @@ Nothing is imported before it is chosen; a missing package is noticed before the
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import importlib
 import importlib.util
 import inspect
+import shutil
 import sys
+import tempfile
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +25,7 @@ from rlframe.host.components import WORDS, Component
 from rlframe.host.host import PluginHost
 from rlframe.host.packages import missing_hint
 
-__all__ = ["Resolved", "load_target", "resolve", "resolve_object"]
+__all__ = ["Resolved", "load_target", "resolve", "resolve_object", "ship_file"]
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,20 @@ def load_target(target: str, sha256: str = "") -> Any:
     return value
 
 
+_shipped: dict[Path, Path] = {}
+"""Users' files that this machine lacks or has otherwise, and the copies that stand for them."""
+
+
+def ship_file(path: str, contents: bytes) -> None:
+    """Have ``path`` mean these contents in this process, whatever this machine has there."""
+    known = Path(path)
+    if not known.is_file() or known.read_bytes() != contents:
+        copy = Path(tempfile.mkdtemp(prefix="rlframe-file-")) / known.name
+        copy.write_bytes(contents)
+        atexit.register(shutil.rmtree, copy.parent, ignore_errors=True)
+        _shipped[known] = copy
+
+
 def _absolute(name: str) -> str:
     path, _, attribute = name.rpartition(":")
     if not path.endswith(".py"):
@@ -146,6 +163,7 @@ def _import_module(name: str, what: str) -> ModuleType:
 
 
 def _import_file(path: Path, what: str) -> tuple[ModuleType, str]:
+    path = _shipped.get(path, path)
     if not path.is_file():
         raise PluginError(f"{what}: no file {path}{nearest_file(path)}")
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
