@@ -76,10 +76,10 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
         sampling=sampling,
     )
     scorer = Scorer.from_config(config.reward)
-    check_rows("train", stream.dataset, config, algorithm, scorer)
+    check_rows("train", stream.dataset, config, algorithm, scorer, tokenizer)
     held_out = _held_out(config, host)
     if held_out is not None:
-        check_rows("validate", held_out, config, algorithm, scorer)
+        check_rows("validate", held_out, config, algorithm, scorer, tokenizer)
     validation = _validation_rows(config, held_out, tokenizer, sampling)
     schema = algorithm.schema()
     cluster, groups, transfer = start_groups(config, algorithm, path, sampling)
