@@ -76,6 +76,30 @@ _DATAFLOW = (
         summary="weights to a rollout engine on the same devices",
     ),
     Component(
+        "checkpoint",
+        "transport",
+        "rlframe_plugins.checkpoint.transport:TransportCheckpoint",
+        summary="weights to rollout engines in other pools",
+    ),
+    Component(
+        "transport",
+        "shm",
+        "rlframe_plugins.transports.files:SharedMemoryTransport",
+        summary="weights through one machine's shared memory",
+    ),
+    Component(
+        "transport",
+        "disk",
+        "rlframe_plugins.transports.files:DiskTransport",
+        summary="weights through a folder that every node sees",
+    ),
+    Component(
+        "resharder",
+        "zero-redundancy",
+        "rlframe_plugins.resharders.zero_redundancy:ZeroRedundancy",
+        summary="every rank receives just what it lacks",
+    ),
+    Component(
         "resharder",
         "gather-all",
         "rlframe_plugins.resharders.gather_all:GatherAll",
