@@ -229,9 +229,16 @@ _BASES = {
 }
 
 
+_OBJECTS = {"protocol": "rlframe.protocol:Protocol"}
+"""Kinds whose components are objects of a class."""
+
+
 def _check_kind(resolved: Resolved, word: str) -> None:
     """A whole class of the kind's base, where it has one; a reward may be a function."""
     value = resolved.value
+    if resolved.kind in _OBJECTS:
+        _check_object(resolved, word, _OBJECTS[resolved.kind])
+        return
     if resolved.kind == "reward" and inspect.isroutine(value):
         return
     if not inspect.isclass(value):
@@ -246,3 +253,10 @@ def _check_kind(resolved: Resolved, word: str) -> None:
     if inspect.isabstract(value):
         lacking = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
         raise PluginError(f"{word} '{resolved.name}' lacks the methods {lacking}")
+
+
+def _check_object(resolved: Resolved, word: str, target: str) -> None:
+    base, _ = _import(target, target)
+    if not isinstance(resolved.value, base):
+        found, wanted = type(resolved.value).__name__, target.replace(":", ".")
+        raise PluginError(f"{word} '{resolved.name}' is a {found}, not a {wanted}")
