@@ -10,8 +10,6 @@ import os
 import pickle
 import socket
 import sys
-import threading
-import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +22,7 @@ from rlframe.interfaces.transfer import Handle, Produced
 from rlframe.packed import Packed
 from rlframe.worker import Worker
 from rlframe_plugins.clusters.ray.serving import Serving
+from rlframe_plugins.clusters.watchdog import all_stacks
 
 __all__ = ["Boot", "Reply", "WorkerActor", "WorkerProcess"]
 
@@ -106,12 +105,7 @@ class WorkerProcess:
 
     def stacks(self) -> str:
         """Python stacks of all threads."""
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        parts = [
-            f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
-            for ident, frame in sys._current_frames().items()
-        ]
-        return "\n".join(parts)
+        return all_stacks()
 
     def submit(self, role: str, client: str, requests: list[Any]) -> None:
         """Start generating; completions go to the client's stream."""

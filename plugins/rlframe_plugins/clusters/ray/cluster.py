@@ -21,7 +21,7 @@ from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.transfer import TransferEngine
 from rlframe_plugins.clusters.ray.nodes import Need, read_nodes, wait_for_room
-from rlframe_plugins.clusters.ray.session import Session
+from rlframe_plugins.clusters.ray.session import Session, worker_environment
 
 __all__ = ["RayCluster"]
 
@@ -100,7 +100,8 @@ class RayCluster(Cluster):
 
         self._open()
         nodes = wait_for_room(list(placement.pools.values()), self._need(), self.config.wait_s)
-        self._crews = Crews(self.config, self._need(), config, transfer)
+        need = self._need()
+        self._crews = Crews(self.config, need, config, transfer, len(read_nodes(need)))
         self._crews.place(placement, nodes)
         groups: dict[str, WorkerGroup] = self._crews.start(placement, engines, rollout)
         return groups
@@ -124,7 +125,12 @@ class RayCluster(Cluster):
     def _open(self) -> None:
         if self._session is None:
             config = self.config
-            self._session = Session(config.address, config.logical_cpus, config.worker_output)
+            self._session = Session(
+                config.address,
+                config.logical_cpus,
+                config.worker_output,
+                worker_environment(config.threads, one_node=True),
+            )
 
     def _need(self) -> Need:
         return Need("GPU" if self._device() == "cuda" else "CPU", self.config.cpus)

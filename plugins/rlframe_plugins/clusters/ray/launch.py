@@ -33,6 +33,7 @@ from rlframe_plugins.clusters.ray.failures import translate
 from rlframe_plugins.clusters.ray.group import RayGroup, RayHosted
 from rlframe_plugins.clusters.ray.nodes import Need
 from rlframe_plugins.clusters.ray.resolver import Resolver
+from rlframe_plugins.clusters.ray.session import runtime_env, worker_environment
 
 __all__ = ["Crews"]
 
@@ -44,8 +45,12 @@ ROLLOUT = "rollout"
 class Crews:
     """All worker processes of a run."""
 
-    def __init__(self, options: Any, need: Need, config: Config, transfer: TransferEngine) -> None:
+    def __init__(
+        self, options: Any, need: Need, config: Config, transfer: TransferEngine, nodes: int
+    ) -> None:
         self._options, self._need, self._config = options, need, config
+        environment = worker_environment(options.threads, one_node=nodes == 1)
+        self._environment = runtime_env(environment)
         self._transfer = transfer
         self._resolver = Resolver()
         self._groups: dict[str, PlacementGroup] = {}
@@ -108,7 +113,7 @@ class Crews:
 
     def host(self, name: str, make: Callable[[], Any]) -> RayHosted:
         """One more process, without a device, for any object."""
-        actor = WorkerActor.options(num_cpus=0, runtime_env=self._environment(1, cuda=False))
+        actor = WorkerActor.options(num_cpus=0, runtime_env=self._environment)
         crew = self._crew(name, 1, [actor.remote(self._boot)], device="cpu")
         payload = cloudpickle.dumps((name, make))
         self._everybody(crew, name, "start", lambda m: m.actor.add.remote("host", payload))
@@ -136,7 +141,6 @@ class Crews:
 
     def _create(self, pool: ResourcePool, sharing: int) -> list[Any]:
         share = {kind: amount / sharing for kind, amount in self._need.resources.items()}
-        cuda = self._need.kind == "GPU"
         group = self._groups[pool.name]
         return [
             WorkerActor.options(
@@ -145,18 +149,10 @@ class Crews:
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     group, placement_group_bundle_index=rank
                 ),
-                runtime_env=self._environment(pool.nodes, cuda=cuda),
+                runtime_env=self._environment,
             ).remote(self._boot)
             for rank in range(pool.size)
         ]
-
-    def _environment(self, nodes: int, *, cuda: bool) -> dict[str, Any]:
-        variables = {"OMP_WAIT_POLICY": "PASSIVE"}
-        if not cuda:
-            variables["OMP_NUM_THREADS"] = str(self._options.threads)
-            if nodes == 1:
-                variables["GLOO_SOCKET_IFNAME"] = "lo"
-        return {"env_vars": variables}
 
     def _crew(
         self, name: str, per_node: int, actors: Sequence[Any], device: str | None = None

@@ -8,14 +8,14 @@ import os
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlframe.errors import ConfigError
 from rlframe_plugins.clusters.ray.reaper import MARK, Reaper
 
-__all__ = ["Session"]
+__all__ = ["Session", "runtime_env", "worker_environment"]
 
 _LONGEST_FOLDER = 40
 """Characters; Ray puts sockets below it, whose paths may have 107."""
@@ -24,14 +24,21 @@ _LONGEST_FOLDER = 40
 class Session:
     """Ray as this process uses it: started here, connected to, or already in use by the caller.
 
-    ``logical_cpus`` is what a local one offers (0: the machine's). Raises ConfigError where there
-    is no cluster at ``address``.
+    ``logical_cpus`` is what a local one offers (0: the machine's), ``environment`` what its
+    processes inherit. Raises ConfigError where there is no cluster at ``address``.
     """
 
-    def __init__(self, address: str, logical_cpus: int, show_output: bool) -> None:
+    def __init__(
+        self,
+        address: str = "",
+        logical_cpus: int = 0,
+        show_output: bool = True,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         import ray
 
         self._reaper: Reaper | None = None
+        self._environment = dict(environment or {})
         self.ours = not ray.is_initialized()
         if not self.ours:
             return
@@ -54,6 +61,7 @@ class Session:
         if not self.ours:
             return
         self.ours = False
+        _inherited.clear()
         try:
             ray.shutdown()
         finally:
@@ -67,13 +75,14 @@ class Session:
         folder = _folder()
         self._reaper = Reaper(mark, folder)
         try:
-            with _environment(MARK, mark):
+            with _environment({MARK: mark, **self._environment}):
                 ray.init(
                     address="local",
                     num_cpus=logical_cpus or os.cpu_count(),
                     _temp_dir=str(folder),
                     **options,
                 )
+            _inherited.update(self._environment)
         except BaseException:
             self.close()
             raise
@@ -99,14 +108,40 @@ def _folder() -> Path:
     )
 
 
+_inherited: dict[str, str] = {}
+"""What the processes of the local Ray that this process started have in their environment."""
+
+
+def worker_environment(threads: int, *, one_node: bool) -> dict[str, str]:
+    """Threads of native code, and the network of ranks that share a node.
+
+    Idle threads wait instead of spinning: workers share the cores of a machine.
+    """
+    values = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    return values | ({"GLOO_SOCKET_IFNAME": "lo"} if one_node else {})
+
+
+def runtime_env(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What Ray has to set for a worker that needs this environment; nothing it inherits anyway.
+
+    Preparing an environment costs Ray seconds.
+    """
+    missing = {k: v for k, v in environment.items() if _inherited.get(k) != v}
+    return {"env_vars": missing} if missing else {}
+
+
 @contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """A variable for processes that are started meanwhile."""
-    os.environ[name] = value
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Variables for processes that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        del os.environ[name]
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager
