@@ -76,8 +76,7 @@ class RayTransfer(TransferEngine):
         handles = [handle for handle, _ in pieces]
         values = self._values(handles)
         return [
-            _rows(Packed(found, handle.lengths), rows)
-            for found, (handle, rows) in zip(values, pieces, strict=True)
+            _rows(handle, found, rows) for found, (handle, rows) in zip(values, pieces, strict=True)
         ]
 
     def free(self, handles: Iterable[Handle]) -> None:
@@ -134,11 +133,14 @@ def _object(handle: Handle) -> Any:
     return handle.ref.object
 
 
-def _rows(block: Packed, rows: NDArray[np.int64]) -> Packed:
-    """The rows of a block, without a copy where it is ragged and whole: padding copies anyway."""
-    if block.lengths is None or len(rows) != len(block):
-        return block.take(rows)
-    return block if np.array_equal(rows, np.arange(len(block))) else block.take(rows)
+def _rows(handle: Handle, values: NDArray[Any], rows: NDArray[np.int64]) -> Packed:
+    """The rows of a handle, without a copy where they are a whole ragged block."""
+    if handle.values is not None:
+        return Packed(handle.values[rows])
+    whole = handle.starts is None and np.array_equal(rows, np.arange(handle.rows))
+    if whole and handle.lengths is not None:
+        return Packed(values, handle.lengths)
+    return handle.gather(values, rows)
 
 
 def _size(values: NDArray[Any]) -> int:

@@ -41,7 +41,7 @@ class RayGroup(WorkerGroup):
             self._rules[method] = declared_protocol(self._engine, method)
         rule = self._rules[method]
         try:
-            shares = distribute(rule, self.mesh, args)
+            shares = distribute(rule, self.mesh, args, width=self.width)
         except Exception as error:  # noqa: BLE001 - handed to whoever asks for the result
             future: Future[Any] = Future()
             future.set_exception(error)
