@@ -25,4 +25,10 @@ def rlframe_components() -> Sequence[Component]:
             "rlframe_algorithms.sft:SFT",
             summary="supervised fine-tuning on responses that the data writes",
         ),
+        Component(
+            "algorithm",
+            "ppo",
+            "rlframe_algorithms.ppo:PPO",
+            summary="proximal policy optimisation (1707.06347) with GAE and a critic",
+        ),
     )

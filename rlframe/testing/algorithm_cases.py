@@ -53,10 +53,11 @@ Extra = Callable[[Sequence[RowCase]], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """A batch ready for the update, and the rows that it was made of."""
+    """A batch ready for the update, the same before its advantages, and the rows behind it."""
 
     rows: Sequence[RowCase]
     batch: Batch
+    scored: Batch
 
 
 def make_case(
@@ -71,9 +72,12 @@ def make_case(
     """A batch as it is before ``update``: collected, scored by every role, with advantages.
 
     Role outputs are random; ``masked_value`` stands in their slots that the policy did not sample.
-    ``given`` columns replace role outputs, ``extra`` makes the columns that only the method knows.
+    ``given`` columns replace role outputs and what was collected, ``extra`` makes the columns that
+    only the method knows.
     """
-    batch = Batch.from_columns(_collected(algorithm, rows, seed), schema=algorithm.schema())
+    collected = _collected(algorithm, rows, seed)
+    collected |= {name: column for name, column in (given or {}).items() if name in collected}
+    batch = Batch.from_columns(collected, schema=algorithm.schema())
     batch.scalars = dict(algorithm.scalars())
     if extra is not None:
         batch = batch.add(extra(rows))
@@ -91,7 +95,7 @@ def make_case(
             values = -np.abs(values)
         values[~mask] = masked_value
         batch = batch.add({name: Packed(values, batch.lengths("response_ids"))})
-    return Case(rows, batch.add(checked_columns(algorithm, batch)))
+    return Case(rows, batch.add(checked_columns(algorithm, batch)), batch)
 
 
 def leaves_of(role: RoleSpec, case: Case, seed: int = 1) -> dict[str, Tensor]:

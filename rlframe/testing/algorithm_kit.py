@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlframe.advantages import checked_columns
 from rlframe.algorithm import Algorithm, Output, RoleSpec
 from rlframe.batch import Batch
 from rlframe.errors import PluginError
@@ -114,14 +115,12 @@ class AlgorithmKit:
         algorithm = self.algorithm()
         order = np.random.default_rng(3).permutation(len(MIXED))
         case = self._case(algorithm)
-        names = [n for role in algorithm.roles() for n in role.outputs.values()]
-        given = {name: case.batch.packed(name).take(order) for name in names}
-        rows = _own_episodes(MIXED)
-        shuffled = self._case(algorithm, [rows[i] for i in order], given=given)
+        shuffled = case.scored.take(order)
+        shuffled = shuffled.add(checked_columns(algorithm, shuffled))
         for role in _trained(algorithm):
             leaves = leaves_of(role, case)
             moved = {n: leaf[torch.from_numpy(order)] for n, leaf in leaves.items()}
-            got = _step(algorithm, role, shuffled.batch, moved, budget=12)
+            got = _step(algorithm, role, shuffled, moved, budget=12)
             whole = _step(algorithm, role, case.batch, leaves)
             expected = {n: g[torch.from_numpy(order)] for n, g in whole.gradients.items()}
             _same(got, dataclasses.replace(whole, gradients=expected), rel=1e-5)
@@ -136,7 +135,8 @@ class AlgorithmKit:
         case = self._case(algorithm)
         logprobs = leaves_of(role, case)["logprobs"].float()
         names = [n for r in algorithm.roles() for out, n in r.outputs.items() if out == "logprobs"]
-        case = self._case(algorithm, given=dict.fromkeys(names, logprobs))
+        given = dict.fromkeys([*names, "rollout_logprobs"], logprobs)
+        case = self._case(algorithm, given=given)
         leaves = leaves_of(role, case) | {"logprobs": logprobs.double()}
         gradient = _step(algorithm, role, case.batch, leaves).gradients["logprobs"]
         micro = micro_of(case.batch, np.arange(len(case.batch)))
