@@ -141,18 +141,28 @@ class TransferEngine(ABC):
 
 
 class CountedTransfer(TransferEngine):
-    """An engine as its user sees it: ``bytes_read`` is what was read through this object, bytes.
+    """An engine as one of its users sees it: ``bytes_read`` is what came into that user's hands.
 
-    The controller reads through one, so that what it materialises is known.
+    The controller reads through one, so that what it materialises is known, also where a worker in
+    the same process reads through the engine itself.
     """
 
     def __init__(self, engine: TransferEngine) -> None:
         self.engine = engine
-        self.bytes_read = 0
+        self._mine = 0
+
+    @property
+    def bytes_read(self) -> int:  # type: ignore[override]  # a counter that others only read
+        """Bytes that were read here, and those that the engine deserialised in this process."""
+        return self._mine + self.engine.bytes_read
 
     def put(self, columns: Mapping[str, Packed]) -> dict[str, Handle]:
         """See :class:`TransferEngine`."""
         return self.engine.put(columns)
+
+    def attach(self, handle: Handle) -> Handle:
+        """See :class:`TransferEngine`."""
+        return self.engine.attach(handle)
 
     def get(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
         """See :class:`TransferEngine`."""
@@ -160,8 +170,10 @@ class CountedTransfer(TransferEngine):
 
     def fetch(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
         """See :class:`TransferEngine`."""
+        before = self.engine.bytes_read
         found = self.engine.fetch(pieces)
-        self.bytes_read += sum(packed.nbytes for packed in found)
+        deserialised = self.engine.bytes_read - before
+        self._mine += max(sum(packed.nbytes for packed in found) - deserialised, 0)
         return found
 
     def free(self, handles: Iterable[Handle]) -> None:
