@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlframe import Component, hookimpl
 from rlframe_plugins.mappers.cli import add_map_command
+from rlframe_plugins.resharders.cli import add_reshard_command
 
 if TYPE_CHECKING:
     from rlframe import Config
@@ -98,6 +99,12 @@ _DATAFLOW = (
         "zero-redundancy",
         "rlframe_plugins.resharders.zero_redundancy:ZeroRedundancy",
         summary="every rank receives just what it lacks",
+    ),
+    Component(
+        "resharder",
+        "vanilla",
+        "rlframe_plugins.resharders.vanilla:Vanilla",
+        summary="every rank gathers its whole replica and keeps its part",
     ),
     Component(
         "resharder",
@@ -286,8 +293,9 @@ def rlframe_components() -> Sequence[Component]:
 
 @hookimpl
 def rlframe_cli(subcommands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``rlframe map``."""
+    """Add ``rlframe map`` and ``rlframe reshard``."""
     add_map_command(subcommands)
+    add_reshard_command(subcommands)
 
 
 @hookimpl
