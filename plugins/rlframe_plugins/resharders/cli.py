@@ -78,8 +78,6 @@ def _numbers(flag: str, text: str, names: Sequence[str]) -> list[int]:
 
 
 def _lines(found: Sequence[Transition], mesh: Mesh, total: int) -> list[str]:
-    from rlframe_plugins.resharders.report import sends
-
     lines = [
         f"{mesh.size} ranks, weights {_size(total)}: training {mesh.pp}-{mesh.tp}-{mesh.dp} (p-t-d)"
         f" to generation {mesh.pg}-{mesh.tg}-{mesh.dg}-{mesh.dp} (pg-tg-dg-d)",
@@ -91,7 +89,7 @@ def _lines(found: Sequence[Transition], mesh: Mesh, total: int) -> list[str]:
         figures = zip((one.received, one.peak, one.redundant), one.expected, strict=True)
         cells = "".join(f"{_size(max(seen)):>12}{_size(said):>12}" for seen, said in figures)
         lines.append(f"{one.name:<18}{cells}")
-    pairs = list(sends(found[0].plan).items())
+    pairs = list(found[0].sends().items())
     lines += ["", "zero-redundancy, who sends to whom:" if pairs else "nothing moves"]
     lines += [f"  {s:>4} -> {t:<4} {_size(n)}" for (s, t), n in pairs[:_MOST_LINES]]
     if len(pairs) > _MOST_LINES:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from rlframe.layout import Layout
 from rlframe.protocol import Mesh
-from rlframe_plugins.resharders.report import Transition, bytes_of, sends, whole_bytes
+from rlframe_plugins.resharders.report import Transition
 
 __all__ = ["transition_svg"]
 
@@ -31,9 +30,9 @@ def transition_svg(one: Transition, mesh: Mesh) -> str:
         y = _TOP + rank * _ROW
         colour = _colour(mesh, rank)
         parts.append(_text(10, y + 14, f"rank {rank}"))
-        parts += _bar(_LEFT, y, one.plan.source, rank, colour)
-        parts += _bar(right, y, one.plan.target, rank, colour)
-    for (source, target), count in sends(one.plan).items():
+        parts += _bar(_LEFT, y, one.held(one.plan.source, rank) / one.total, colour)
+        parts += _bar(right, y, one.held(one.plan.target, rank) / one.total, colour)
+    for (source, target), count in one.sends().items():
         if source < ranks and target < ranks:
             parts.append(_line(source, target, right, _colour(mesh, source), count))
     return "\n".join([*parts, "</svg>\n"])
@@ -44,10 +43,7 @@ def _colour(mesh: Mesh, rank: int) -> str:
     return _COLOURS[group % len(_COLOURS)]
 
 
-def _bar(x: float, y: float, layout: Layout, rank: int, colour: str) -> list[str]:
-    total = whole_bytes(layout.params)
-    held = sum(bytes_of(layout.params[p.name], p.box) for p in layout.ranks[rank])
-    share = held / total
+def _bar(x: float, y: float, share: float, colour: str) -> list[str]:
     frame = f'x="{x}" y="{y}" height="16" rx="2"'
     return [
         f'<rect {frame} width="{_BAR}" fill="#f2f2f2" stroke="#999" stroke-width=".5"/>',

@@ -47,7 +47,12 @@ def plans(capsys, *arguments: str) -> dict:
 
 @pytest.mark.parametrize(
     ("size", "source", "target"),
-    [("7B", "1-8-2", "1-2-4-2"), ("13B", "1-8-1", "1-4-2-1"), ("70B", "4-8-1", "1-8-4-1")],
+    [
+        ("7B", "1-8-2", "1-2-4-2"),
+        ("13B", "1-8-1", "1-4-2-1"),
+        ("34B", "1-8-4", "1-2-4-4"),
+        ("70B", "2-8-1", "1-4-4-1"),
+    ],
 )
 def test_the_paper_s_table_from_configs_alone(tmp_path, capsys, size, source, target):
     found = plans(capsys, "--from", source, "--to", target, "--model", llama(tmp_path / "m", size))
