@@ -147,7 +147,8 @@ class Algorithm:
     """True when the data writes the responses, so that no rollout engine starts."""
     capabilities: ClassVar[frozenset[str]] = frozenset()
     """What a conformance kit may test beyond the rest: "group-relative" says that advantages are
-    exactly 0 in a group of one and where all rewards of a group are equal."""
+    exactly 0 in a group of one and where all rewards of a group are equal, "drops-tokens" that some
+    tokens have no gradient though they have an advantage."""
     reads: ClassVar[tuple[str, ...]] = (
         "rewards",
         "group_ids",

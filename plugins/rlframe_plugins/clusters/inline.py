@@ -78,7 +78,7 @@ class InlineCluster(Cluster):
     def host(self, name: str, make: Callable[[], Any]) -> WorkerGroup:
         """See :class:`Cluster`."""
         self._worker.host(name, make)
-        return InlineGroup(name, self._worker, self._watchdog)
+        return InlineHosted(name, self._worker, self._watchdog)
 
     def close(self) -> None:
         """See :class:`Cluster`."""
@@ -137,3 +137,10 @@ class InlineGroup(WorkerGroup):
     def _through(self, value: Any) -> Any:
         """A batch as the worker reads it, not as the controller does."""
         return value.via(self._worker.transfer) if isinstance(value, Batch) else value
+
+
+class InlineHosted(InlineGroup):
+    """Any object held by the only worker."""
+
+    def _run(self, method: str, args: tuple[Any, ...]) -> Any:
+        return self._worker.run(self.role, method, *args)
