@@ -51,7 +51,7 @@ class PairKit(AlgorithmKit):
         return [RowCase(n, mask, 0.0) for n, mask in enumerate(masks) for _ in range(2)]
 
     def test_a_good_token_becomes_more_likely(self) -> None:
-        """Descent raises ``rises`` at the better response and lowers it at the worse, or vice versa."""
+        """Descent raises what ``rises`` names at the better response, lowers it at the worse."""
         for algorithm, role, case in self._cases():
             leaves = leaves_of(role, case)
             chosen = torch.as_tensor(np.asarray(case.batch["chosen"]))
