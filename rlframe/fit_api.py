@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -156,7 +155,7 @@ def build_policy(config: Config, kind: ModelKind = "policy") -> ModelEngine:
     find_model("model.path", config.role("policy").model.path)
     algorithm: Algorithm = config.algo.load()(config.algo.config)
     spec = engine_specs(config, algorithm, 1.0, 0)["policy"]
-    spec = dataclasses.replace(spec, model=dataclasses.replace(spec.model, kind=kind))
+    spec = replace(spec, model=replace(spec.model, kind=kind))
     engine: ModelEngine = config.role("policy").engine.load()(RankInfo())
     engine.setup(spec)
     return engine

@@ -136,7 +136,6 @@ class Recorder:
                     run.roles[role.name].call("save", part).result()
 
         state = {"run": run.state_dict(), "rng": rng_state(), "summary": self._progress(run)}
-        state["kinds"] = {role.name: role.model for role in run.algorithm.roles() if role.trained}
         path = self._snapshots.save(run.step, write, state)
         self._callbacks.on_snapshot_saved(run, str(path))
 
