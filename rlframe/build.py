@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from rlframe.algorithm import Algorithm, RoleSpec
 from rlframe.assemble_batch import join_entries
 from rlframe.balance import width_of
+from rlframe.batch import Batch
 from rlframe.callbacks import CallbackList
 from rlframe.collector_client import CollectorClient
 from rlframe.collector_spec import CollectorParts, CollectorSpec
@@ -257,8 +259,16 @@ def _validator(
         atom_ids=algorithm.atoms(batch),
     )
 
+    @cache
+    def scored() -> Batch:
+        """With the columns of roles that never change."""
+        out = batch
+        for role in (role for role in algorithm.scorers() if not role.trained):
+            out = out.add_handles(groups[role.name].call("infer", out).result())
+        return out
+
     def evaluate() -> dict[str, float]:
-        figures = groups["policy"].call("evaluate", batch, plan).result()[0]
+        figures = groups["policy"].call("evaluate", scored(), plan).result()[0]
         return {f"val/{name}": value for name, value in figures.items()}
 
     return evaluate
