@@ -83,38 +83,45 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
     if held_out is not None:
         check_rows("validate", held_out, config, algorithm, scorer, tokenizer)
     validation = _validation_rows(config, held_out, tokenizer, sampling)
-    schema = algorithm.schema()
     cluster, groups, transfer = start_groups(config, algorithm, path, sampling)
     read = CountedTransfer(transfer)
-    here = CollectorParts(algorithm, tokenizer, scorer)
-    client = groups["rollout"].client() if "rollout" in groups else None
-    spec = CollectorSpec.of(config, path, sampling.max_new_tokens, client, here)
-    collector = CollectorClient([cluster.host("collector", spec)], schema, read)
-    callbacks = CallbackList.from_config(config.callback)
     snapshots = SnapshotStore(run_dir, config.run.keep)
-    validator = _validator(config, collector, validation, groups, algorithm)
-    recorder = Recorder(
-        config,
-        run_dir,
-        [one.load()(one.config) for one in config.logger],
-        callbacks,
-        snapshots,
-        host.hook,
-        validator,
-    )
-    parts = Parts(
-        config=config,
-        algorithm=algorithm,
-        schema=schema,
-        stream=stream,
-        collector=collector,
-        roles={name: group for name, group in groups.items() if name != "rollout"},
-        transfer=read,
-        checkpoint=connect_checkpoint(config, groups),
-        recorder=recorder,
-        callbacks=callbacks,
-    )
+    try:
+        here = CollectorParts(algorithm, tokenizer, scorer)
+        client = groups["rollout"].client() if "rollout" in groups else None
+        spec = CollectorSpec.of(config, path, sampling.max_new_tokens, client, here)
+        collector = CollectorClient.start(cluster, spec, algorithm.schema(), read)
+        validator = _validator(config, collector, validation, groups, algorithm)
+        callbacks = CallbackList.from_config(config.callback)
+        parts = Parts(
+            config=config,
+            algorithm=algorithm,
+            schema=algorithm.schema(),
+            stream=stream,
+            collector=collector,
+            roles={name: group for name, group in groups.items() if name != "rollout"},
+            transfer=read,
+            checkpoint=connect_checkpoint(config, groups),
+            recorder=_recorder(config, host, run_dir, callbacks, snapshots, validator),
+            callbacks=callbacks,
+        )
+    except BaseException:
+        cluster.close()
+        transfer.close()
+        raise
     return Built(Orchestrator(parts), cluster, snapshots)
+
+
+def _recorder(
+    config: Config,
+    host: PluginHost,
+    run_dir: Path,
+    callbacks: CallbackList,
+    snapshots: SnapshotStore,
+    validator: Callable[[], Mapping[str, float]] | None,
+) -> Recorder:
+    loggers = [one.load()(one.config) for one in config.logger]
+    return Recorder(config, run_dir, loggers, callbacks, snapshots, host.hook, validator)
 
 
 def engine_specs(

@@ -11,7 +11,7 @@ from typing import Any
 from rlframe.collected import Collected
 from rlframe.columns import Schema
 from rlframe.entry import GroupSummary
-from rlframe.interfaces.cluster import WorkerGroup
+from rlframe.interfaces.cluster import Cluster, WorkerGroup
 from rlframe.interfaces.transfer import TransferEngine
 from rlframe.requests import Row
 
@@ -26,6 +26,19 @@ class CollectorClient:
     ) -> None:
         assert hosts, "no collector"
         self._hosts, self._schema, self._transfer = list(hosts), schema, transfer
+
+    @classmethod
+    def start(
+        cls,
+        cluster: Cluster,
+        make: Callable[[], Any],
+        schema: Schema,
+        transfer: TransferEngine,
+    ) -> CollectorClient:
+        """As many collectors as the cluster wants, each made by ``make`` where it runs."""
+        count = cluster.collectors
+        names = ["collector"] if count == 1 else [f"collector-{n}" for n in range(count)]
+        return cls([cluster.host(name, make) for name in names], schema, transfer)
 
     def collect(self, rows: Sequence[Row]) -> Future[Collected]:
         """A group for each row; returns at once where collectors have processes of their own.
