@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from rlframe.rng import set_rng_state
 from rlframe.snapshot import load_snapshot
 
 if TYPE_CHECKING:
-    from rlframe.algorithm import Algorithm
+    from rlframe.algorithm import Algorithm, ModelKind
     from rlframe.build import Built
     from rlframe.host.host import PluginHost
     from rlframe.interfaces.model import ModelEngine
@@ -143,8 +143,11 @@ def _is_finished(place: RunPlace, steps: int) -> bool:
     return whole and read_summary(place.path)["status"] == "finished"
 
 
-def build_policy(config: Config) -> ModelEngine:
-    """The policy's engine alone, on one rank in this process. Raises ModelError."""
+def build_policy(config: Config, kind: ModelKind = "policy") -> ModelEngine:
+    """The policy's engine alone, on one rank in this process, with the head of ``kind``.
+
+    Raises ModelError.
+    """
     from rlframe.build import engine_specs
     from rlframe.interfaces.strategy import RankInfo
     from rlframe.paths import find_model
@@ -152,6 +155,7 @@ def build_policy(config: Config) -> ModelEngine:
     find_model("model.path", config.role("policy").model.path)
     algorithm: Algorithm = config.algo.load()(config.algo.config)
     spec = engine_specs(config, algorithm, 1.0, 0)["policy"]
+    spec = replace(spec, model=replace(spec.model, kind=kind))
     engine: ModelEngine = config.role("policy").engine.load()(RankInfo())
     engine.setup(spec)
     return engine

@@ -251,6 +251,7 @@ class Orchestrator:
             "version": self.version,
             "stream": self.stream.state_dict(),
             "buffer": self.buffer.state_dict(),
+            "kinds": {role.name: role.model for role in self._specs if role.trained},
             "algorithm": ask_mapping(self.algorithm, "state_dict"),
             "callbacks": self.parts.callbacks.state_dict(),
         }

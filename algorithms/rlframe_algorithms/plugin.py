@@ -55,4 +55,22 @@ def rlframe_components() -> Sequence[Component]:
             "rlframe_algorithms.kl_cov:KLCov",
             summary="GRPO with a KL penalty at the tokens of highest covariance (2505.22617)",
         ),
+        Component(
+            "algorithm",
+            "rm",
+            "rlframe_algorithms.rm:RewardModel",
+            summary="reward model from preference pairs (Bradley-Terry)",
+        ),
+        Component(
+            "algorithm",
+            "cost-model",
+            "rlframe_algorithms.cost_model:CostModel",
+            summary="cost model from pairs and safe or unsafe labels (2310.12773)",
+        ),
+        Component(
+            "algorithm",
+            "dpo",
+            "rlframe_algorithms.dpo:DPO",
+            summary="direct preference optimisation (2305.18290)",
+        ),
     )

@@ -13,6 +13,7 @@ _HOME = {
     "ClusterKit": "cluster_kit",
     "EnvironmentKit": "environment_kit",
     "MapperKit": "mapper_kit",
+    "PairKit": "pair_kit",
     "PluginKit": "plugin_kit",
     "ProtocolKit": "protocol_kit",
     "RewardKit": "reward_kit",
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rlframe.testing.dist import run_ranks
     from rlframe.testing.environment_kit import EnvironmentKit
     from rlframe.testing.mapper_kit import MapperKit
+    from rlframe.testing.pair_kit import PairKit
     from rlframe.testing.plugin_kit import PluginKit
     from rlframe.testing.protocol_kit import ProtocolKit
     from rlframe.testing.reward_kit import RewardKit
@@ -40,6 +42,7 @@ __all__ = [
     "ClusterKit",
     "EnvironmentKit",
     "MapperKit",
+    "PairKit",
     "PluginKit",
     "ProtocolKit",
     "RewardKit",

@@ -29,7 +29,7 @@ from rlframe.testing.toy_task import ToyTask
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-__all__ = ["FIXED_LENGTH", "AlgorithmKit"]
+__all__ = ["FIXED_LENGTH", "AlgorithmKit", "one_step"]
 
 FIXED_LENGTH = 8.0
 """Constant of the fixed-length reduction, tokens."""
@@ -52,7 +52,11 @@ class AlgorithmKit:
     options: ClassVar[Mapping[str, Any]] = {}
     """Fields of the method's ``Config`` that differ from their defaults."""
     toy_steps: ClassVar[int] = 30
-    """Steps after which the toy task is learned (from 0.2 to 0.8)."""
+    """Steps after which the toy task is learned."""
+    toy_success: ClassVar[float] = 0.8
+    """Probability of a right token (0.2 at first) that counts as learned."""
+    rows: ClassVar[Sequence[RowCase]] = MIXED
+    """The batch that most tests use."""
 
     # --- hooks --------------------------------------------------------------------------------
 
@@ -68,6 +72,10 @@ class AlgorithmKit:
         ``columns`` are padded (B, R) or (B,), ``outputs`` (B, R) float64.
         """
         return None
+
+    def rows_of(self, masks: Sequence[str]) -> list[RowCase]:
+        """Rows with the given response masks, as this method needs them grouped."""
+        return [RowCase(1, mask, float(n)) for n, mask in enumerate(masks)]
 
     def algorithm(self) -> Algorithm:
         """A fresh instance with ``options``."""
@@ -88,16 +96,16 @@ class AlgorithmKit:
             wanted = self.reference_loss(role.name, columns, leaves)
             if wanted is None:
                 pytest.skip(f"{self.name} gives no reference_loss for role '{role.name}'")
-            got = _step(algorithm, role, case.batch, leaves)
+            got = one_step(algorithm, role, case.batch, leaves)
             assert got.loss == pytest.approx(wanted, rel=1e-5, abs=1e-6)
 
     def test_masked_slots_reach_neither_loss_nor_gradient(self) -> None:
         """NaN in every slot that cannot count, in outputs and columns, changes nothing at all."""
         for algorithm, role, case in self._cases():
             leaves = leaves_of(role, case)
-            clean = _step(algorithm, role, case.batch, leaves, budget=20)
+            clean = one_step(algorithm, role, case.batch, leaves, budget=20)
             spoiled = self._case(algorithm, masked_value=float("nan"))
-            _same(_step(algorithm, role, spoiled.batch, leaves, budget=20, dirty=True), clean)
+            _same(one_step(algorithm, role, spoiled.batch, leaves, budget=20, dirty=True), clean)
             assert np.isfinite(clean.loss)
             assert any(g.abs().sum() > 0 for g in clean.gradients.values()), "nothing is learned"
 
@@ -105,23 +113,23 @@ class AlgorithmKit:
         """Loss, figures and gradients for every micro-batch size and rank count."""
         for algorithm, role, case in self._cases():
             leaves = leaves_of(role, case)
-            whole = _step(algorithm, role, case.batch, leaves)
+            whole = one_step(algorithm, role, case.batch, leaves)
             for budget, ranks in ((1, 1), (14, 1), (1000, 2), (9, 3), (1, len(case.batch) + 1)):
-                split = _step(algorithm, role, case.batch, leaves, budget=budget, ranks=ranks)
+                split = one_step(algorithm, role, case.batch, leaves, budget=budget, ranks=ranks)
                 _same(split, whole)
 
     def test_row_order_changes_nothing(self) -> None:
         """Rows shuffled before advantages and update: everything follows its row."""
         algorithm = self.algorithm()
-        order = np.random.default_rng(3).permutation(len(MIXED))
+        order = np.random.default_rng(3).permutation(len(self.rows))
         case = self._case(algorithm)
         shuffled = case.scored.take(order)
         shuffled = shuffled.add(checked_columns(algorithm, shuffled))
         for role in _trained(algorithm):
             leaves = leaves_of(role, case)
             moved = {n: leaf[torch.from_numpy(order)] for n, leaf in leaves.items()}
-            got = _step(algorithm, role, shuffled, moved, budget=12)
-            whole = _step(algorithm, role, case.batch, leaves)
+            got = one_step(algorithm, role, shuffled, moved, budget=12)
+            whole = one_step(algorithm, role, case.batch, leaves)
             expected = {n: g[torch.from_numpy(order)] for n, g in whole.gradients.items()}
             _same(got, dataclasses.replace(whole, gradients=expected), rel=1e-5)
 
@@ -140,7 +148,7 @@ class AlgorithmKit:
         case = self._case(algorithm, given=given)
         leaves = leaves_of(role, case) | {"logprobs": logprobs.double()}
         _keep_the_policy_gradient(algorithm)
-        gradient = _step(algorithm, role, case.batch, leaves).gradients["logprobs"]
+        gradient = one_step(algorithm, role, case.batch, leaves).gradients["logprobs"]
         micro = micro_of(case.batch, np.arange(len(case.batch)))
         mask = micro["loss_mask"]
         wanted = micro["advantages"] if "advantages" in micro else torch.ones_like(gradient)
@@ -154,10 +162,9 @@ class AlgorithmKit:
     def test_one_token_and_empty_responses(self, masks: tuple[str, ...]) -> None:
         """Finite loss and gradient; both zero where no token counts."""
         algorithm = self.algorithm()
-        rows = [RowCase(1, mask, float(n)) for n, mask in enumerate(masks)]
-        case = self._case(algorithm, rows)
+        case = self._case(algorithm, self.rows_of(masks))
         for role in _trained(algorithm):
-            got = _step(algorithm, role, case.batch, leaves_of(role, case), budget=3, ranks=2)
+            got = one_step(algorithm, role, case.batch, leaves_of(role, case), budget=3, ranks=2)
             assert np.isfinite(got.loss)
             assert all(torch.isfinite(g).all() for g in got.gradients.values())
             if not any("1" in mask for mask in masks):
@@ -181,11 +188,11 @@ class AlgorithmKit:
         assert (advantages[~alone] != 0).any()
 
     def test_learns_the_toy_task(self) -> None:
-        """From a probability of 0.2 for the right token to more than 0.8."""
+        """From a probability of 0.2 for the right token to more than ``toy_success``."""
         task = ToyTask(self.algorithm())
         assert task.success() == pytest.approx(0.2)
         task.run(self.toy_steps)
-        assert task.success() > 0.8
+        assert task.success() > self.toy_success
 
     def test_state_survives_a_snapshot(self) -> None:
         """A fresh copy with the state of a used one gives the same scalars and state."""
@@ -198,13 +205,18 @@ class AlgorithmKit:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _case(self, algorithm: Algorithm, rows: Sequence[RowCase] = MIXED, **more: Any) -> Case:
-        return make_case(algorithm, _own_episodes(rows), extra=self.extra_columns, **more)
+    def _case(
+        self, algorithm: Algorithm, rows: Sequence[RowCase] | None = None, **more: Any
+    ) -> Case:
+        chosen = _own_episodes(self.rows if rows is None else rows)
+        return make_case(algorithm, chosen, extra=self.extra_columns, **more)
 
-    def _cases(self) -> Iterator[tuple[Algorithm, RoleSpec, Case]]:
+    def _cases(
+        self, rows: Sequence[RowCase] | None = None
+    ) -> Iterator[tuple[Algorithm, RoleSpec, Case]]:
         algorithm = self.algorithm()
         for role in _trained(algorithm):
-            yield algorithm, role, self._case(algorithm)
+            yield algorithm, role, self._case(algorithm, rows)
 
 
 def _keep_the_policy_gradient(algorithm: Algorithm) -> None:
@@ -230,7 +242,7 @@ def _own_episodes(rows: Sequence[RowCase]) -> list[RowCase]:
     ]
 
 
-def _step(
+def one_step(
     algorithm: Algorithm,
     role: RoleSpec,
     batch: Batch,

@@ -10,6 +10,8 @@ import torch
 from rlframe.algorithm import REDUCTIONS
 from rlframe.host.host import current_host
 from rlframe.testing.algorithm_kit import FIXED_LENGTH, AlgorithmKit
+from rlframe.testing.pair_kit import PairKit
+from tests.conformance import preference_references
 
 
 def plain_reduction(values, mask, reduction):
@@ -82,7 +84,7 @@ class SFTReference(AlgorithmKit):
         return total
 
 
-BASES = {"grpo": GRPOReference, "sft": SFTReference}
+BASES = {"grpo": GRPOReference, "sft": SFTReference, **preference_references.REFERENCES}
 
 VARIANTS = {
     "grpo": {
@@ -91,6 +93,7 @@ VARIANTS = {
         "epochs": {"epochs": 3, "minibatch_prompts": 2, "kl_estimator": "k3"},
     },
     "sft": {"near": {"kl_coef": 0.02}, "epochs": {"epochs": 2, "minibatch_prompts": 1}},
+    **preference_references.VARIANTS,
 }
 """Further options of our own methods, each a class of its own."""
 
@@ -100,8 +103,13 @@ def _class(name: str, label: str, options: dict) -> type:
     return type(title, (BASES.get(name, AlgorithmKit),), {"name": name, "options": options})
 
 
+def _reductions(name: str) -> tuple[str, ...]:
+    """All, but for a method that has no term per token and says so."""
+    return () if issubclass(BASES.get(name, AlgorithmKit), PairKit) else REDUCTIONS
+
+
 for _name in current_host().components("algorithm"):
-    for _reduction in REDUCTIONS:
+    for _reduction in _reductions(_name):
         _made = _class(_name, _reduction, {"reduction": _reduction})
         globals()[_made.__name__] = _made
     for _label, _options in {"default": {}, **VARIANTS.get(_name, {})}.items():
