@@ -10,7 +10,7 @@ from rlframe.entry import GroupEntry
 from rlframe.interfaces.loop import Sampler
 from rlframe.interfaces.transfer import TransferEngine
 
-__all__ = ["Buffer", "InOrder"]
+__all__ = ["Buffer", "InOrder", "buffer_state"]
 
 
 class InOrder(Sampler):
@@ -57,9 +57,7 @@ class Buffer:
 
     def state_dict(self) -> dict[str, Any]:
         """Waiting groups with all of their columns, which are read here."""
-        from rlframe.snapshot_groups import entries_to_state
-
-        return {"groups": entries_to_state(self._groups)}
+        return buffer_state(self._groups)
 
     def load_state_dict(
         self, state: Mapping[str, Any], *, schema: Schema, transfer: TransferEngine
@@ -71,3 +69,10 @@ class Buffer:
 
     def _keep(self, positions: set[int]) -> None:
         self._groups = [g for i, g in enumerate(self._groups) if i in positions]
+
+
+def buffer_state(waiting: Sequence[GroupEntry]) -> dict[str, Any]:
+    """The state of a buffer in which these groups wait; their columns are read here."""
+    from rlframe.snapshot_groups import entries_to_state
+
+    return {"groups": entries_to_state(waiting)}

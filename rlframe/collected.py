@@ -30,6 +30,8 @@ class Gathered:
     """Ids of groups without a scored episode, and the reason."""
     skipped_episodes: int = 0
     """Episodes that left their group because a reward failed."""
+    fault: str = ""
+    """What such a reward did, the last time; empty where none failed."""
 
 
 @dataclass
@@ -40,6 +42,7 @@ class Collected:
     refused: list[int] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)
     skipped_episodes: int = 0
+    fault: str = ""
 
     @classmethod
     def of(
@@ -50,7 +53,7 @@ class Collected:
         transfer: TransferEngine,
     ) -> Collected:
         """Cut the blocks into the groups' rows."""
-        out = cls([], gathered.refused, gathered.failed, gathered.skipped_episodes)
+        out = cls([], gathered.refused, gathered.failed, gathered.skipped_episodes, gathered.fault)
         if gathered.groups:
             sizes = [group.rows for group in gathered.groups]
             rows = np.arange(sum(sizes), dtype=np.int64)
@@ -68,5 +71,6 @@ class Collected:
             out.refused += part.refused
             out.failed |= part.failed
             out.skipped_episodes += part.skipped_episodes
+            out.fault = part.fault or out.fault
         out.accepted.sort(key=lambda entry: entry.group_id)
         return out

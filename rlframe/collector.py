@@ -66,6 +66,7 @@ class Collector:
                 accepted.append(group)
             else:
                 out.refused.append(group.row.group_id)
+        out.fault = self._scorer.take_fault()
         columns, out.groups = pack_groups(accepted, self._algorithm.schema(), self._prompt_key)
         return Produced(out, columns)
 

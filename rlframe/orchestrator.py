@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,14 +32,12 @@ from rlframe.interfaces.transfer import CountedTransfer
 from rlframe.ledger import Ledger
 from rlframe.metrics import ROLE_PREFIX, Stopwatch, batch_metrics, peak_memory_gb
 from rlframe.plan import UpdatePlan, plan_update
+from rlframe.together import infer_together, update_together
 
 if TYPE_CHECKING:
     from rlframe.record import Recorder
 
 __all__ = ["Orchestrator", "Parts"]
-
-_SCORE_STAGE = {"policy": "old_log_prob", "reference": "ref", "critic": "values"}
-_UPDATE_STAGE = {"policy": "update_actor", "critic": "update_critic"}
 
 
 @dataclass
@@ -98,6 +95,7 @@ class Orchestrator:
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Score the batch, derive advantages, update every trained role."""
+        self.parts.recorder.updating()
         batch.scalars = ask_mapping(self.algorithm, "scalars")
         batch = self._score(batch)
         with self.clock.stage("adv"):
@@ -117,31 +115,16 @@ class Orchestrator:
     # --- what the stages are made of ---------------------------------------------------------
 
     def _score(self, batch: Batch) -> Batch:
-        """The batch with every scorer's columns. Pools work at the same time, each in order."""
-        asked: list[tuple[str, Future[Any]]] = []
-        for role in self.algorithm.scorers():
-            if not self._given_by_update(role):
-                stage = _SCORE_STAGE.get(role.name, role.name)
-                with self.clock.stage(stage):
-                    asked.append((stage, self.roles[role.name].call("infer", batch)))
-        for stage, future in asked:
-            with self.clock.stage(stage):
-                batch = batch.add_handles(future.result())
-        return batch
+        roles = [r for r in self.algorithm.scorers() if not self._given_by_update(r)]
+        return infer_together(roles, self.roles, batch, self.clock)
 
     def _update(self, batch: Batch) -> dict[str, float]:
-        """Update every trained role. Pools work at the same time, each in order."""
-        asked: list[tuple[RoleSpec, Future[Any]]] = []
-        metrics = {"perf/flops_imbalance": 0.0}
-        for role in self._trained():
-            with self.clock.stage(_update_stage(role)):
-                plan = self.plan_update(role, batch)
-                asked.append((role, self.roles[role.name].call("update", batch, plan)))
-            metrics["perf/flops_imbalance"] = max(metrics["perf/flops_imbalance"], plan.imbalance)
-        for role, future in asked:
-            with self.clock.stage(_update_stage(role)):
-                metrics |= self._role_metrics(role, future.result())
-        return metrics
+        plans = [(role, self.plan_update(role, batch)) for role in self._trained()]
+        metrics: dict[str, float] = {}
+        for role, results in update_together(plans, self.roles, batch, self.clock):
+            metrics |= self._role_metrics(role, results)
+        uneven = max((plan.imbalance for _, plan in plans), default=0.0)
+        return metrics | {"perf/flops_imbalance": uneven}
 
     def plan_update(self, role: RoleSpec, batch: Batch) -> UpdatePlan:
         """Epochs x mini-batches x micro-batches of one role's update."""
@@ -180,6 +163,7 @@ class Orchestrator:
         """Draw until the buffer holds enough; returns what was turned down on the way."""
         figures = {"collect/refused_groups": 0.0, "collect/failed_groups": 0.0}
         figures["collect/skipped_episodes"] = 0.0
+        fault = ""
         for _ in range(self.config.data.max_refills + 1):
             missing = wanted - len(self.buffer)
             if missing <= 0:
@@ -187,6 +171,7 @@ class Orchestrator:
             found = self.parts.collector.collect(self.stream.draw(missing)).result()
             self.buffer.put(found.accepted)
             self._count(found, figures)
+            fault = f". The last fault: {found.fault}" if found.fault else fault
         if len(self.buffer) >= wanted:
             return figures
         raise TrainingError(
@@ -194,13 +179,15 @@ class Orchestrator:
             f"groups were accepted: {type(self.algorithm).__name__}.accept refused "
             f"{figures['collect/refused_groups']:.0f}, {figures['collect/failed_groups']:.0f} had "
             "no score. Use prompts of mixed difficulty, a higher temperature, more "
-            "algo.samples_per_prompt, or raise data.max_refills"
+            f"algo.samples_per_prompt, or raise data.max_refills{fault}"
         )
 
     def _count(self, found: Collected, figures: dict[str, float]) -> None:
         figures["collect/refused_groups"] += len(found.refused)
         figures["collect/failed_groups"] += len(found.failed)
         figures["collect/skipped_episodes"] += found.skipped_episodes
+        if found.fault:
+            self.parts.recorder.message(f"left out, by reward.on_error=skip: {found.fault}")
         for group, reason in found.failed.items():
             self.parts.recorder.message(f"prompt {group} left out: {reason}")
 
@@ -291,7 +278,3 @@ class Orchestrator:
         )
         ask(self.algorithm, "load_state_dict", state["algorithm"])
         self.parts.callbacks.load_state_dict(state["callbacks"])
-
-
-def _update_stage(role: RoleSpec) -> str:
-    return _UPDATE_STAGE.get(role.name, f"update_{role.name}")

@@ -17,7 +17,9 @@ from rlframe.protocol import Mesh
 
 __all__ = ["Cut", "Grouping", "flat_layout", "generation_place", "grid_layout", "stage_of_layer"]
 
-Grouping = Literal["zero-redundancy", "vanilla"]
+Grouping = Literal["strided", "adjacent"]
+"""strided: zero redundancy, a rank's training shard lies inside its generation shard; adjacent: the
+plain grouping, neighbours form a generation replica."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def stage_of_layer(layer: int, layers: int, stages: int) -> int:
 
 def generation_place(mesh: Mesh, rank: int, grouping: Grouping) -> tuple[int, int]:
     """(stage, tensor index) of a rank in generation."""
-    if grouping == "zero-redundancy":
+    if grouping == "strided":
         return mesh.gpp_rank(rank), mesh.gtp_rank(rank)
     inside = rank % (mesh.pp * mesh.tp)
     return inside // mesh.tg % mesh.pg, inside % mesh.tg

@@ -72,7 +72,7 @@ class KLCov(GRPO):
     def policy_loss(self, out: Output, batch: TensorDict) -> Tensor:
         """The unclipped loss, with the penalty at the chosen tokens: (b, R)."""
         log_ratio = ops.log_ratio(out.logprobs, batch["old_logprobs"])
-        loss = -log_ratio.exp() * batch["advantages"]
+        loss: Tensor = -log_ratio.exp() * batch["advantages"]
         penalty = self.config.cov_kl_coef * log_ratio.abs()
         return loss + penalty.masked_fill(~batch["cov_top"], 0.0)
 

@@ -65,7 +65,7 @@ meshes = st.builds(
 def test_a_training_shard_lies_inside_the_generation_shard(mesh, which):
     params, cuts = cuts_of_model(MODELS[which])
     train = grid_layout(params, cuts, mesh)
-    generate = grid_layout(params, cuts, mesh, "zero-redundancy")
+    generate = grid_layout(params, cuts, mesh, "strided")
     small = {n: i for n, i in params.items() if cuts[n].layer in (None, 0, 3)}
     for rank in range(mesh.size):
         has, needs = cells_of(train, rank), cells_of(generate, rank)
@@ -76,7 +76,7 @@ def test_a_training_shard_lies_inside_the_generation_shard(mesh, which):
 
 
 @settings(deadline=None, max_examples=60)
-@given(meshes, st.sampled_from(["zero-redundancy", "vanilla"]))
+@given(meshes, st.sampled_from(["strided", "adjacent"]))
 def test_generation_places_cover_each_replica_once_a_micro_dp_rank(mesh, grouping):
     for dp in range(mesh.dp):
         inside = range(dp * mesh.pp * mesh.tp, (dp + 1) * mesh.pp * mesh.tp)
@@ -91,14 +91,14 @@ def test_the_paper_s_example_1_4_2_to_1_2_2_2() -> None:
     cuts = {"w": Cut(axis=0, layer=0)}
     mesh = Mesh(dp=2, pp=1, tp=4, pg=1, tg=2)
     train = grid_layout(params, cuts, mesh)
-    zero = grid_layout(params, cuts, mesh, "zero-redundancy")
+    zero = grid_layout(params, cuts, mesh, "strided")
     moves = missing_moves(train, zero)
     whole = 16
     received = [sum(m.box.size for m in moves if m.target == r) for r in range(8)]
     assert received == [whole // 4] * 8
     pairs = {frozenset((m.source, m.target)) for m in moves}
     assert pairs == {frozenset(p) for p in [(0, 1), (2, 3), (4, 5), (6, 7)]}
-    vanilla = grid_layout(params, cuts, mesh, "vanilla")
+    vanilla = grid_layout(params, cuts, mesh, "adjacent")
     overlap = [(cells_of(train, r)["w"] & cells_of(vanilla, r)["w"]).any().item() for r in range(8)]
     assert overlap == [True, False, False, True, True, False, False, True]
 
@@ -113,7 +113,7 @@ def test_received_elements_equal_the_paper_s_formula_for_layers(mesh, which):
     layers = {n: i for n, i in params.items() if cuts[n].layer is not None}
     moves = missing_moves(
         grid_layout(layers, cuts_for(layers, cuts), mesh),
-        grid_layout(layers, cuts_for(layers, cuts), mesh, "zero-redundancy"),
+        grid_layout(layers, cuts_for(layers, cuts), mesh, "strided"),
     )
     size = {n: int(np.prod(i.shape)) for n, i in layers.items()}
     sharded = sum(size[n] for n in layers if cuts[n].axis is not None)

@@ -74,8 +74,8 @@ def transitions(
     alike = _classes(params, cuts, mesh)
     few = {name: params[name] for name in alike}
     train = grid_layout(few, cuts, mesh)
-    zero = grid_layout(few, cuts, mesh, "zero-redundancy")
-    vanilla = grid_layout(few, cuts, mesh, "vanilla")
+    zero = grid_layout(few, cuts, mesh, "strided")
+    vanilla = grid_layout(few, cuts, mesh, "adjacent")
     flat, whole = flat_layout(few, mesh.size), Layout.full(few, mesh.size)
     total = whole_bytes(params)
     ways: list[tuple[GroupingName, Layout, Layout, Layout, tuple[float, float, float]]] = [
@@ -176,7 +176,7 @@ def _vanilla(
     whole = mesh.tp * mesh.pp
     received = cut * (whole - 1) / whole + same * (mesh.pp - 1) / mesh.pp
     apart = any(
-        generation_place(mesh, rank, "vanilla") != generation_place(mesh, rank, "zero-redundancy")
+        generation_place(mesh, rank, "adjacent") != generation_place(mesh, rank, "strided")
         for rank in range(mesh.size)
     )
     return received, total, (cut / whole + same / mesh.pp * (mesh.pg > 1)) if apart else 0.0
