@@ -22,6 +22,7 @@ from rlframe.errors import PluginError
 from rlframe.host.host import current_host
 from rlframe.host.resolve import resolve
 from rlframe.plan import MiniBatchPlan, plan_update
+from rlframe.testing.advantage_checks import AdvantageChecks
 from rlframe.testing.algorithm_cases import MIXED, Case, RowCase, leaves_of, make_case
 from rlframe.testing.simulated_update import Rows, micro_of, simulate_step
 from rlframe.testing.toy_task import ToyTask
@@ -44,7 +45,7 @@ class _Result:
     gradients: Mapping[str, Tensor]
 
 
-class AlgorithmKit:
+class AlgorithmKit(AdvantageChecks):
     """Conformance of one method. Class attributes and the two hooks may be overridden."""
 
     name: ClassVar[str] = ""
