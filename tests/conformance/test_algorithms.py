@@ -11,7 +11,7 @@ from rlframe.algorithm import REDUCTIONS
 from rlframe.host.host import current_host
 from rlframe.testing.algorithm_kit import FIXED_LENGTH, AlgorithmKit
 from rlframe.testing.pair_kit import PairKit
-from tests.conformance import preference_references
+from tests.conformance import distill_references, preference_references
 
 
 def plain_reduction(values, mask, reduction):
@@ -84,7 +84,12 @@ class SFTReference(AlgorithmKit):
         return total
 
 
-BASES = {"grpo": GRPOReference, "sft": SFTReference, **preference_references.REFERENCES}
+BASES = {
+    "grpo": GRPOReference,
+    "sft": SFTReference,
+    **preference_references.REFERENCES,
+    "distill": distill_references.DistillReference,
+}
 
 VARIANTS = {
     "grpo": {
@@ -94,6 +99,7 @@ VARIANTS = {
     },
     "sft": {"near": {"kl_coef": 0.02}, "epochs": {"epochs": 2, "minibatch_prompts": 1}},
     **preference_references.VARIANTS,
+    "distill": distill_references.VARIANTS,
 }
 """Further options of our own methods, each a class of its own."""
 
