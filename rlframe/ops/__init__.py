@@ -17,7 +17,7 @@ _HOME = {
     "decoupled_normalised": "rlframe.ops.advantages",
     "divergence_masked": "rlframe.ops.token_losses",
     "divergence_outside": "rlframe.ops.token_losses",
-    "episode_lengths": "rlframe.ops.overlong",
+    "episode_sums": "rlframe.ops.groups",
     "explained_variance": "rlframe.ops.temporal",
     "gae": "rlframe.ops.temporal",
     "geometric_clipped": "rlframe.ops.sequence_losses",
@@ -47,6 +47,7 @@ _HOME = {
     "plain_reward": "rlframe.ops.advantages",
     "policy_gradient": "rlframe.ops.token_losses",
     "preference_loss": "rlframe.ops.pairs",
+    "reward_to_go": "rlframe.ops.returns",
     "sequence_clipped": "rlframe.ops.sequence_losses",
     "sequence_log_ratio": "rlframe.ops.ratios",
     "soft_gated": "rlframe.ops.token_losses",
@@ -70,15 +71,16 @@ if TYPE_CHECKING:
         outcome_advantages,
         plain_reward,
     )
-    from rlframe.ops.groups import group_stats, has_signal
+    from rlframe.ops.groups import episode_sums, group_stats, has_signal
     from rlframe.ops.kl import kl_loss, kl_reward, kl_value
     from rlframe.ops.kl_control import KLController
     from rlframe.ops.losses import clip_fractions, clipped_surrogate
     from rlframe.ops.masked import masked_mean, masked_var, masked_whiten
-    from rlframe.ops.overlong import episode_lengths, overlong_penalty
+    from rlframe.ops.overlong import overlong_penalty
     from rlframe.ops.pairs import pair_rows, preference_loss
     from rlframe.ops.ratios import log_ratio, sequence_log_ratio
     from rlframe.ops.reductions import loss_weights
+    from rlframe.ops.returns import reward_to_go
     from rlframe.ops.sequence_losses import (
         geometric_clipped,
         geometric_outside,
@@ -105,7 +107,7 @@ __all__ = [
     "decoupled_normalised",
     "divergence_masked",
     "divergence_outside",
-    "episode_lengths",
+    "episode_sums",
     "explained_variance",
     "gae",
     "geometric_clipped",
@@ -134,6 +136,7 @@ __all__ = [
     "plain_reward",
     "policy_gradient",
     "preference_loss",
+    "reward_to_go",
     "sequence_clipped",
     "sequence_log_ratio",
     "soft_gated",
