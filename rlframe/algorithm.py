@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from rlframe.columns import Column, Schema, make_schema
 from rlframe.config.checks import check_choice, check_range
+from rlframe.correction import RolloutCorrection, correction_weight
 from rlframe.errors import ConfigError, unknown_name
 from rlframe.requests import Group, Request, Row
 
@@ -115,7 +116,7 @@ class Algorithm:
     """Base of every method. Copies in workers are stateless; state lives on the controller."""
 
     @dataclass(frozen=True)
-    class Config:
+    class Config(RolloutCorrection):
         """Options that every method has."""
 
         samples_per_prompt: int = 8
@@ -135,6 +136,7 @@ class Algorithm:
 
         def __post_init__(self) -> None:
             """Check ranges; raises ValueError."""
+            super().__post_init__()
             for name, least in (("samples_per_prompt", 1), ("epochs", 1), ("kl_coef", 0)):
                 check_range(self, name, least)
             check_range(self, "minibatch_prompts", 0)
@@ -188,9 +190,8 @@ class Algorithm:
     def roles(self) -> tuple[RoleSpec, ...]:
         """The models of this method; the policy comes first."""
         computes = ("logprobs", "entropy")
-        policy = RoleSpec(
-            "policy", trained=True, outputs={"logprobs": "old_logprobs"}, computes=computes
-        )
+        before = {} if self.config.bypasses else {"logprobs": "old_logprobs"}
+        policy = RoleSpec("policy", trained=True, outputs=before, computes=computes)
         if self.config.kl_coef == 0:
             return (policy,)
         outputs = {"logprobs": "ref_logprobs"}
@@ -237,7 +238,10 @@ class Algorithm:
         if role != "policy":
             return {"vf_loss": Term(self.value_loss(out, batch))}
         config = self.config
-        terms = {"pg_loss": Term(self.policy_loss(out, batch), reduction=config.reduction)}
+        losses = self.policy_loss(out, batch)
+        if config.weighs:
+            losses = losses * correction_weight(config, batch)
+        terms = {"pg_loss": Term(losses, reduction=config.reduction)}
         if config.kl_coef:
             kl = kl_loss(out.logprobs, batch["ref_logprobs"], config.kl_estimator)
             terms["kl_loss"] = Term(kl, reduction=config.reduction, coef=config.kl_coef)

@@ -76,10 +76,10 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
         sampling=sampling,
     )
     scorer = Scorer.from_config(config.reward)
-    check_rows("train", stream.dataset, config, algorithm, scorer)
+    check_rows("train", stream.dataset, config, algorithm, scorer, tokenizer)
     held_out = _held_out(config, host)
     if held_out is not None:
-        check_rows("validate", held_out, config, algorithm, scorer)
+        check_rows("validate", held_out, config, algorithm, scorer, tokenizer)
     validation = _validation_rows(config, held_out, tokenizer, sampling)
     schema = algorithm.schema()
     cluster, groups, transfer = start_groups(config, algorithm, path, sampling)
@@ -200,19 +200,21 @@ def start_groups(
     specs = engine_specs(config, algorithm, temperature, sampling.max_new_tokens)
     names = [*specs] if algorithm.offline else [*specs, "rollout"]
     mapper = config.mapper.load()(config.mapper.config)
-    placement = mapper.place(names, config, cluster.info())
     transfer = config.transfer.load()(config.transfer.config)
-    rollout = None
-    if not algorithm.offline:
-        rollout = RolloutSpec(
-            path=str(path),
-            model=config.model,
-            seed=config.seed,
-            device=cluster.info().device,
-            max_prompt_tokens=config.data.max_prompt_tokens,
-            max_new_tokens=sampling.max_new_tokens,
-        )
     try:
+        cluster.await_pools(config.pools)
+        there = cluster.info()
+        placement = mapper.place(names, config, there)
+        rollout = None
+        if not algorithm.offline:
+            rollout = RolloutSpec(
+                path=str(path),
+                model=config.model,
+                seed=config.seed,
+                device=there.device,
+                max_prompt_tokens=config.data.max_prompt_tokens,
+                max_new_tokens=sampling.max_new_tokens,
+            )
         groups = cluster.start(placement, specs, rollout, config, transfer)
         for role, spec in specs.items():
             groups[role].width = width_of(spec.model.path)
@@ -228,8 +230,9 @@ def connect_checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any
         return None
     source = groups["policy"].call("layout").result()[0]
     target = groups["rollout"].call("layout", source).result()[0]
-    plan = config.resharder.load()(config.resharder.config).plan(source, target)
     engine = config.checkpoint.load()(config.checkpoint.config)
+    resharder = config.resharder.load()(config.resharder.config)
+    plan = resharder.plan(*engine.layouts(source, target))
     engine.prepare(plan, groups["policy"], groups["rollout"])
     return engine
 

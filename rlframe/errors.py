@@ -19,6 +19,7 @@ __all__ = [
     "RlframeError",
     "RolloutError",
     "SnapshotError",
+    "SyncError",
     "TrainingError",
     "WorkerError",
     "nearest",
@@ -68,6 +69,10 @@ class TrainingError(RlframeError):
 
 class SnapshotError(RlframeError):
     """A snapshot is missing, incomplete or damaged, or was written by an incompatible run."""
+
+
+class SyncError(RlframeError):
+    """A weight version is missing, incomplete or damaged; the one before goes on serving."""
 
 
 class WorkerError(RlframeError):

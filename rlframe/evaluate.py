@@ -24,6 +24,7 @@ from rlframe.data import open_dataset, read_rows
 from rlframe.errors import ConfigError, RewardError
 from rlframe.estimators import Estimate, estimate, majority_at_k, pass_at_k
 from rlframe.host.host import PluginHost
+from rlframe.inputs import check_rows
 from rlframe.metrics import validation_metrics
 from rlframe.paths import find_model, resolve_model
 from rlframe.requests import Group, Row, Sampling
@@ -120,11 +121,11 @@ def evaluate(
     sampling = _sampling(run_sampling(config, path, tokenizer), options)
     dataset = open_dataset(config.data.train, host, config.data)
     scorer = Scorer.from_config(config.reward)
-    scorer.check(dataset[0])
+    algorithm = _Sampled()
+    check_rows("train", dataset, config, algorithm, scorer)
     rows = list(
         islice(read_rows(dataset, tokenizer, config.data, sampling=sampling), options.limit or None)
     )
-    algorithm = _Sampled()
     cluster, groups, transfer = start_groups(config, algorithm, path, sampling)
     try:
         if policy is not None:

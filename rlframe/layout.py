@@ -90,6 +90,10 @@ class Layout:
         """Number of ranks."""
         return len(self.ranks)
 
+    def beside(self, before: int = 0, after: int = 0) -> Layout:
+        """The same placement among ``before`` + own + ``after`` ranks; the others hold nothing."""
+        return Layout(self.params, ((),) * before + self.ranks + ((),) * after)
+
     def same_boxes(self, other: Layout) -> bool:
         """Whether each rank holds the same boxes of the same parameters."""
         if self.world != other.world or set(self.params) != set(other.params):
@@ -117,6 +121,11 @@ class Plan:
     source: Layout
     target: Layout
     moves: tuple[Move, ...]
+
+    @property
+    def shared(self) -> bool:
+        """Whether each rank's target is just what it holds, so that no copy is needed."""
+        return not self.moves and self.source.same_boxes(self.target)
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlframe.advantages import add_advantages
+from rlframe.advantages import add_advantages, columns_read
 from rlframe.algorithm import Algorithm, RoleSpec
 from rlframe.asking import ask, ask_atoms, ask_mapping
 from rlframe.assemble_batch import batch_of
@@ -147,7 +147,7 @@ class Orchestrator:
             and epochs == 1
             and (prompts == 0 or prompts >= self.config.data.prompts_per_step)
             and set(role.outputs) <= set(role.computes)
-            and not set(role.outputs.values()) & set(self.algorithm.reads)
+            and not set(role.outputs.values()) & set(columns_read(self.algorithm))
         )
 
     def _trained(self) -> Sequence[RoleSpec]:

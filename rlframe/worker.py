@@ -54,7 +54,7 @@ class Worker:
 
     def add_rollout(self, role: str, spec: RolloutSpec, engine: Selected) -> None:
         """Set up a rollout engine."""
-        self._guard(role, "setup", lambda: self._register(role, engine.load()(engine.config, spec)))
+        self._guard(role, "setup", lambda: self._add_rollout(role, spec, engine))
 
     def host(self, name: str, make: Callable[[], Any]) -> None:
         """Hold any object under a role's name."""
@@ -88,6 +88,11 @@ class Worker:
     def _add_model(self, role: str, spec: EngineSpec, engine: Selected) -> None:
         made = engine.load()(self.rank)
         made.setup(spec)
+        self._register(role, made)
+
+    def _add_rollout(self, role: str, spec: RolloutSpec, engine: Selected) -> None:
+        made = engine.load()(engine.config, spec)
+        made.rank = self.rank
         self._register(role, made)
 
     def _register(self, role: str, engine: Any) -> None:

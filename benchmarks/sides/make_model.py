@@ -36,4 +36,5 @@ def make(folder: str, positions: int = 512) -> None:
 
 
 if __name__ == "__main__":
-    make(sys.argv[1])
+    make(sys.argv[1], *map(int, sys.argv[2:]))
+    print("{}")

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlframe import Component, hookimpl
+from rlframe_plugins.loggers.components import LOGGERS
 from rlframe_plugins.mappers.cli import add_map_command
+from rlframe_plugins.protocols import PROTOCOLS
 
 if TYPE_CHECKING:
     from rlframe import Config
@@ -48,16 +50,56 @@ _DATAFLOW = (
         summary="controller and worker in one process",
     ),
     Component(
+        "cluster",
+        "ray",
+        "rlframe_plugins.clusters.ray.cluster:RayCluster",
+        requires=("ray",),
+        extra="ray",
+        summary="worker processes on one machine or many, local or at an address",
+    ),
+    Component(
         "transfer",
         "inline",
         "rlframe_plugins.transfer.inline:InlineTransfer",
         summary="batch columns stay in this process",
     ),
     Component(
+        "transfer",
+        "ray",
+        "rlframe_plugins.transfer.ray:RayTransfer",
+        requires=("ray",),
+        extra="ray",
+        summary="batch columns in Ray's object store, read by row where they lie",
+    ),
+    Component(
         "checkpoint",
         "hybrid",
         "rlframe_plugins.checkpoint.hybrid:HybridCheckpoint",
         summary="weights to a rollout engine on the same devices",
+    ),
+    Component(
+        "checkpoint",
+        "transport",
+        "rlframe_plugins.checkpoint.transport:TransportCheckpoint",
+        summary="weights to rollout engines in other pools",
+    ),
+    Component(
+        "transport",
+        "shm",
+        "rlframe_plugins.transports.files:SharedMemoryTransport",
+        summary="weights through one machine's shared memory",
+    ),
+    Component(
+        "transport",
+        "disk",
+        "rlframe_plugins.transports.files:DiskTransport",
+        summary="weights through a folder that every node sees",
+    ),
+    Component(
+        "resharder",
+        "zero-redundancy",
+        "rlframe_plugins.resharders.zero_redundancy:ZeroRedundancy",
+        summary="every rank receives just what it lacks",
     ),
     Component(
         "resharder",
@@ -180,52 +222,6 @@ _TASKS = (
         summary="builtin:arithmetic, made without files",
     ),
 )
-_LOGGERS = (
-    Component(
-        "logger",
-        "terminal",
-        "rlframe_plugins.loggers.terminal:TerminalLogger",
-        summary="live view in a terminal, plain lines elsewhere",
-    ),
-    Component(
-        "logger",
-        "jsonl",
-        "rlframe_plugins.loggers.jsonl:JsonlLogger",
-        summary="metrics.jsonl in the run's folder",
-    ),
-    Component(
-        "logger",
-        "tensorboard",
-        "rlframe_plugins.loggers.lightning_files:TensorBoardLogger",
-        requires=("lightning", "tensorboard"),
-        extra="tensorboard",
-        summary="TensorBoard events in the run's folder",
-    ),
-    Component(
-        "logger",
-        "csv",
-        "rlframe_plugins.loggers.lightning_files:CSVLogger",
-        requires=("lightning",),
-        extra="lightning",
-        summary="csv/metrics.csv in the run's folder",
-    ),
-    Component(
-        "logger",
-        "wandb",
-        "rlframe_plugins.loggers.lightning_services:WandbLogger",
-        requires=("lightning", "wandb"),
-        extra="wandb",
-        summary="Weights & Biases, also offline",
-    ),
-    Component(
-        "logger",
-        "mlflow",
-        "rlframe_plugins.loggers.lightning_services:MLflowLogger",
-        requires=("lightning", "mlflow"),
-        extra="mlflow",
-        summary="MLflow, by default a database in the run's folder",
-    ),
-)
 _CALLBACKS = (
     Component(
         "callback",
@@ -241,7 +237,7 @@ _CALLBACKS = (
 @hookimpl
 def rlframe_components() -> Sequence[Component]:
     """Offer everything in this package."""
-    return _ROLLOUTS + _DATAFLOW + _TASKS + _LOGGERS + _CALLBACKS
+    return _ROLLOUTS + _DATAFLOW + PROTOCOLS + _TASKS + LOGGERS + _CALLBACKS
 
 
 @hookimpl

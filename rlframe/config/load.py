@@ -13,7 +13,7 @@ from typing import Any
 from rlframe.config.assemble import Assembly
 from rlframe.config.layers import COMPONENTS, DEFAULTS, LISTS, normalise
 from rlframe.config.schema import Config
-from rlframe.config.tree import Leaf, Tree, parse_dotlist, read_yaml, set_path, tree_of
+from rlframe.config.tree import Leaf, Tree, merge, parse_dotlist, read_yaml, set_path, tree_of
 from rlframe.config.validate import validate
 from rlframe.errors import ConfigError
 from rlframe.host.host import PluginHost
@@ -95,13 +95,31 @@ def _defaults(host: PluginHost, layers: Sequence[Tree]) -> list[Tree]:
     if path is None:
         return []
     tree = read_yaml(path, DEFAULTS)
-    tuned = tree.pop("tuned", {})
-    if isinstance(tuned, Leaf):
-        raise ConfigError(f"tuned ({tuned.source}): expected sections below it")
+    tuned = _section(tree, "tuned")
+    tree = merge(tree, _brought(_section(tree, "brings"), layers))
     known = _spoken(tree, "model.path")
     said = [leaf for layer in layers if (leaf := _spoken(layer, "model.path")) is not None]
     other = bool(said) and (known is None or said[-1].value != known.value)
     return [tree] if other else [tree, _marked(tuned)]
+
+
+def _section(tree: Tree, key: str) -> Tree:
+    """Take a mapping out of the defaults."""
+    found = tree.pop(key, {})
+    if isinstance(found, Leaf):
+        raise ConfigError(f"{key} ({found.source}): expected sections below it")
+    return found
+
+
+def _brought(brings: Tree, layers: Sequence[Tree]) -> Tree:
+    """Defaults that go with a component that was chosen: ``{cluster: {NAME: defaults}}``."""
+    found: Tree = {}
+    for key in brings:
+        said = [leaf for layer in layers if (leaf := _spoken(layer, key)) is not None]
+        by_name = _section(dict(brings), key)
+        if said and isinstance(more := by_name.get(str(said[-1].value), {}), dict):
+            found = merge(found, more)
+    return found
 
 
 def _marked(tree: Tree) -> Tree:

@@ -106,7 +106,10 @@ def _fill(template: str, columns: Mapping[str, Any], source: str) -> str:
         if name not in columns:
             hint = unknown_name("column", name, columns)
             raise DataError(f"{_at(source)}data.template {template!r}: {hint}")
-    return template.format_map(columns)
+    try:
+        return template.format_map(columns)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise DataError(f"{_at(source)}data.template {template!r}: {error}") from error
 
 
 def _messages(prompt: Any, key: str, source: str) -> list[dict[str, Any]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlframe.errors import ConfigError, DataError, unknown_name
+from rlframe.asking import raised_in
+from rlframe.errors import ConfigError, DataError, RlframeError, unknown_name
 from rlframe.interfaces.data import Dataset
 
-__all__ = ["AliasedDataset", "nested_paths", "nested_value"]
+__all__ = ["AliasedDataset", "nested_paths", "nested_value", "row_of"]
 
 
 def nested_value(columns: Mapping[str, Any], path: str) -> Any:
@@ -37,6 +38,17 @@ def nested_paths(columns: Mapping[str, Any]) -> list[str]:
         if isinstance(value, Mapping):
             found += [f"{name}.{path}" for path in nested_paths(value)]
     return found
+
+
+def row_of(dataset: Dataset, index: int) -> dict[str, Any]:
+    """The columns of a row. Raises DataError, also for what a dataset's own code raises."""
+    try:
+        return dict(dataset[index])
+    except RlframeError:
+        raise
+    except Exception as error:  # a dataset of the user's own may raise anything
+        kind = type(dataset).__name__
+        raise DataError(raised_in(f"{kind}[{index}]", error)) from error
 
 
 class AliasedDataset(Dataset):

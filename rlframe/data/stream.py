@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlframe.data.cursor import Turns
 from rlframe.data.encode import limit_prompt, prompt_of, prompt_tokens
 from rlframe.data.mixture import shares_of
+from rlframe.data.nested import row_of
 from rlframe.errors import DataError, SnapshotError
 from rlframe.interfaces.data import Dataset
 from rlframe.requests import Row, Sampling
@@ -140,7 +141,7 @@ def read_rows(
 def _row(stream: PromptStream, index: int, group_id: int) -> tuple[Row | None, int]:
     """The encoded row (None: dropped) and whether it was cut (0 or 1)."""
     source = stream.dataset.where(index)
-    columns = dict(stream.dataset[index])
+    columns = row_of(stream.dataset, index)
     full = prompt_tokens(columns, stream.tokenizer, stream.config, source=source)
     ids = limit_prompt(full, stream.config, source)
     if ids is None:

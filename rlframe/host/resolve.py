@@ -5,11 +5,14 @@ Nothing is imported before it is chosen; a missing package is noticed before the
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import importlib
 import importlib.util
 import inspect
+import shutil
 import sys
+import tempfile
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +25,7 @@ from rlframe.host.components import WORDS, Component
 from rlframe.host.host import PluginHost
 from rlframe.host.packages import missing_hint
 
-__all__ = ["Resolved", "load_target", "resolve", "resolve_object"]
+__all__ = ["Resolved", "load_target", "resolve", "resolve_object", "ship_file"]
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,20 @@ def load_target(target: str, sha256: str = "") -> Any:
     return value
 
 
+_shipped: dict[Path, Path] = {}
+"""Users' files that this machine lacks or has otherwise, and the copies that stand for them."""
+
+
+def ship_file(path: str, contents: bytes) -> None:
+    """Have ``path`` mean these contents in this process, whatever this machine has there."""
+    known = Path(path)
+    if not known.is_file() or known.read_bytes() != contents:
+        copy = Path(tempfile.mkdtemp(prefix="rlframe-file-")) / known.name
+        copy.write_bytes(contents)
+        atexit.register(shutil.rmtree, copy.parent, ignore_errors=True)
+        _shipped[known] = copy
+
+
 def _absolute(name: str) -> str:
     path, _, attribute = name.rpartition(":")
     if not path.endswith(".py"):
@@ -146,6 +163,7 @@ def _import_module(name: str, what: str) -> ModuleType:
 
 
 def _import_file(path: Path, what: str) -> tuple[ModuleType, str]:
+    path = _shipped.get(path, path)
     if not path.is_file():
         raise PluginError(f"{what}: no file {path}{nearest_file(path)}")
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -211,9 +229,16 @@ _BASES = {
 }
 
 
+_OBJECTS = {"protocol": "rlframe.protocol:Protocol"}
+"""Kinds whose components are objects of a class."""
+
+
 def _check_kind(resolved: Resolved, word: str) -> None:
     """A whole class of the kind's base, where it has one; a reward may be a function."""
     value = resolved.value
+    if resolved.kind in _OBJECTS:
+        _check_object(resolved, word, _OBJECTS[resolved.kind])
+        return
     if resolved.kind == "reward" and inspect.isroutine(value):
         return
     if not inspect.isclass(value):
@@ -228,3 +253,10 @@ def _check_kind(resolved: Resolved, word: str) -> None:
     if inspect.isabstract(value):
         lacking = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
         raise PluginError(f"{word} '{resolved.name}' lacks the methods {lacking}")
+
+
+def _check_object(resolved: Resolved, word: str, target: str) -> None:
+    base, _ = _import(target, target)
+    if not isinstance(resolved.value, base):
+        found, wanted = type(resolved.value).__name__, target.replace(":", ".")
+        raise PluginError(f"{word} '{resolved.name}' is a {found}, not a {wanted}")

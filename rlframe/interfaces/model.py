@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlframe.algorithm import RoleSpec
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
-from rlframe.layout import Layout
+from rlframe.layout import Layout, Plan
 from rlframe.protocol import DP_METRIC, ONE_TO_ALL, THREE_D_PROTO, protocol
 
 if TYPE_CHECKING:
     from rlframe.batch import Batch
     from rlframe.config import Selected
+    from rlframe.interfaces.checkpoint import HandedOver, Transport
     from rlframe.packed import Packed
     from rlframe.plan import UpdatePlan
 
@@ -89,8 +90,21 @@ class ModelEngine(ABC):
 
     @abstractmethod
     @protocol(ONE_TO_ALL)
-    def hand_over(self, target: str, version: int) -> int:
-        """Load this rank's parameter storage into a peer engine as ``version``; bytes copied."""
+    def prepare_hand_over(self, target: str, plan: Plan, copy: bool, bucket_mib: int) -> None:
+        """Get ready to give the peer engine ``target`` its weights by ``plan``, in buckets.
+
+        Where the plan needs no move both share storage, unless ``copy`` asks for a second buffer.
+        """
+
+    @abstractmethod
+    @protocol(ONE_TO_ALL)
+    def hand_over(self, target: str, version: int) -> HandedOver:
+        """Load this rank's part of the weights into a peer engine as ``version``."""
+
+    @abstractmethod
+    @protocol(ONE_TO_ALL)
+    def stage_weights(self, transport: Transport, plan: Plan, version: int) -> Any:
+        """Offer this rank's part of ``version`` to replicas in other pools; a receipt."""
 
     @abstractmethod
     @protocol(ONE_TO_ALL)

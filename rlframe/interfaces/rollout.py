@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rlframe.layout import Layout
+from rlframe.errors import SyncError
+from rlframe.interfaces.strategy import RankInfo
+from rlframe.layout import Layout, Plan
 from rlframe.requests import Completion, Request
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rlframe.config import ModelConfig
+    from rlframe.interfaces.checkpoint import Transport
 
 __all__ = ["RolloutEngine", "RolloutSpec"]
 
@@ -55,10 +58,14 @@ class RolloutEngine(ABC):
     """
 
     config: Any
+    rank: RankInfo
+    """Which of its group's workers holds this engine; set by the worker."""
 
     def __init__(self, config: Any, spec: RolloutSpec) -> None:
         self.config = config
         self.spec = spec
+        self.rank = RankInfo()
+        self._fetched: tuple[int, Mapping[str, Tensor]] | None = None
 
     @abstractmethod
     async def generate(self, request: Request) -> Completion:
@@ -75,6 +82,25 @@ class RolloutEngine(ABC):
     @abstractmethod
     def layout(self, params: Layout) -> Layout:
         """The layout that this engine wants, given the trainer's."""
+
+    def fetch_weights(
+        self, transport: Transport, plan: Plan, version: int, receipts: Sequence[Any]
+    ) -> int:
+        """Take a staged version beside the one that serves; bytes received. Raises SyncError.
+
+        The plan's last ranks are the replicas'.
+        """
+        first = plan.target.world - self.rank.world
+        fetched = transport.fetch(plan, first + self.rank.rank, version, receipts)
+        self._fetched = (version, fetched.tensors)
+        return fetched.nbytes
+
+    def flip_weights(self, version: int) -> None:
+        """Serve what :meth:`fetch_weights` took. Raises SyncError for another version."""
+        if self._fetched is None or self._fetched[0] != version:
+            raise SyncError(f"version {version} is not staged on rollout rank {self.rank.rank}")
+        tensors, self._fetched = self._fetched[1], None
+        self.load(version, tensors)
 
     @property
     @abstractmethod

@@ -107,6 +107,10 @@ class TransferEngine(ABC):
         """Handles of columns that are not stored yet; only where ``caller_owned``."""
         raise NotImplementedError(f"{type(self).__name__} stores columns itself")
 
+    def attach(self, handle: Handle) -> Handle:
+        """A described handle whose ``ref`` the cluster has set, as this engine reads it."""
+        return handle
+
     def close(self) -> None:
         """Give back what the engine holds."""
 

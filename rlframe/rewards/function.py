@@ -11,18 +11,31 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from functools import partial
 from typing import Any
 
 from rlframe.errors import RewardError, nearest
 from rlframe.interfaces.data import Reward, RewardValue
 from rlframe.requests import Episode, Row
 from rlframe.rewards.calls import FunctionThread, TookTooLong, within
-from rlframe.rewards.values import NotAReward
+from rlframe.rewards.values import NotAReward, told
 
 __all__ = ["FunctionReward"]
 
 SINGLE = ("prompt", "prompt_ids", "response", "response_ids", "finish_reason")
 """What a function may name beside dataset columns; one value, for one response."""
+ELSEWHERE = {
+    "completion": "response",
+    "completions": "responses",
+    "completion_ids": "response_ids",
+    "completions_ids": "response_ids",
+    "solution_str": "response",
+    "generation": "response",
+    "generations": "responses",
+    "output": "response",
+    "outputs": "responses",
+}
+"""Names that other libraries' reward functions have for the same; for messages."""
 BATCHED = {"prompts": "prompt", "responses": "response", "finish_reasons": "finish_reason"}
 """Plural names: the function scores a group at once, and every argument is a list over it."""
 
@@ -50,7 +63,7 @@ class FunctionReward(Reward):
         known = {*columns, *(BATCHED if self.batched else SINGLE), "response_ids", "prompt_ids"}
         for name in self._required:
             if name not in known:
-                close = nearest(name, known)
+                close = ELSEWHERE.get(name) or nearest(name, known)
                 hint = f" Did you mean '{close}'?" if close else ""
                 raise RewardError(
                     f"reward '{self.name}' has the parameter '{name}', which is no column of the "
@@ -100,10 +113,10 @@ class FunctionReward(Reward):
         self, row: Row, episodes: Sequence[Episode], timeout_s: float | None
     ) -> list[Any]:
         async def one(episode: Episode) -> Any:
-            arguments = self._choose(self._values(row, episode))
-            return await within(self.function(**arguments), timeout_s)
+            return await self.function(**self._choose(self._values(row, episode)))
 
-        return await asyncio.gather(*(one(e) for e in episodes), return_exceptions=True)
+        waits = [_settled(partial(one, episode), timeout_s) for episode in episodes]
+        return await asyncio.gather(*waits, return_exceptions=True)
 
     async def _score_in_turn(
         self, row: Row, episodes: Sequence[Episode], timeout_s: float | None
@@ -124,16 +137,17 @@ class FunctionReward(Reward):
         except TookTooLong as error:
             done = results[: len(episodes)]
             return done + [error] * (len(episodes) - len(done))
-        waits = [within(_awaited(result), timeout_s) for result in results]
+        waits = [_settled(partial(_awaited, result), timeout_s) for result in results]
         return await asyncio.gather(*waits, return_exceptions=True)
 
     # --- arguments ----------------------------------------------------------------------------
 
     def _values(self, row: Row, episode: Episode) -> dict[str, Any]:
+        """What may be named. A function that changes a value changes its own copy of it."""
+        columns = {**row.columns, **episode.columns, "prompt": row.columns.get("prompt")}
+        wanted = columns if self._takes_all else self._wanted & columns.keys()
         return {
-            **row.columns,
-            **episode.columns,
-            "prompt": row.columns.get("prompt"),
+            **{name: _copied(columns[name]) for name in wanted},
             "prompt_ids": list(row.prompt_ids),
             "response": episode.text,
             "response_ids": [i for s in episode.segments for i in s.response_ids],
@@ -159,6 +173,7 @@ class FunctionReward(Reward):
             p.name for p in parameters if p.kind in by_name and p.default is inspect.Parameter.empty
         ]
         self._takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+        self._wanted = {BATCHED.get(name, name) for name in self._names}
         self.batched = any(name in BATCHED for name in self._names)
         self._check_kinds(parameters)
 
@@ -179,11 +194,28 @@ class FunctionReward(Reward):
             raise RewardError(f"reward '{self.name}' takes no argument: name at least 'response'")
 
 
+async def _settled(call: Callable[[], Awaitable[Any]], timeout_s: float | None) -> Any:
+    """What the call comes to; ``sys.exit`` in it is its outcome, not the end of our loop."""
+    try:
+        return await within(call(), timeout_s)
+    except SystemExit as error:
+        return error
+
+
 async def _awaited(value: Any) -> Any:
     """A value, or what a callable that returned an awaitable comes to."""
     if inspect.isawaitable(value):
         awaitable: Awaitable[Any] = value
         return await awaitable
+    return value
+
+
+def _copied(value: Any) -> Any:
+    """A value with dicts and lists of its own, as deep as they go; what they hold is shared."""
+    if type(value) is dict:
+        return {name: _copied(one) for name, one in value.items()}
+    if type(value) is list:
+        return [_copied(one) for one in value]
     return value
 
 
@@ -198,7 +230,12 @@ def _checked_list(result: Any, count: int) -> list[Any]:
     if unordered or not hasattr(result, "__len__") or not hasattr(result, "__iter__"):
         kind = type(result).__name__
         raise NotAReward(f"{kind}, not a list of {count} rewards")
-    values = list(result)
+    try:
+        values = list(result)
+    except Exception as error:  # an array of no dimension, or a sequence of the user's own
+        raise NotAReward(
+            f"{type(result).__name__}, not a list of {count} rewards: {told(error)}"
+        ) from error
     if len(values) != count:
         raise NotAReward(f"{len(values)} rewards for {count} responses")
     return values

@@ -15,7 +15,7 @@ from rlframe.interfaces.data import Reward
 from rlframe.requests import Episode, Row
 from rlframe.rewards.calls import TookTooLong, within
 from rlframe.rewards.function import FunctionReward
-from rlframe.rewards.values import LARGEST, NotAReward, as_parts
+from rlframe.rewards.values import LARGEST, NotAReward, as_parts, shown, told
 
 if TYPE_CHECKING:
     from rlframe.config import RewardConfig, Selected
@@ -153,7 +153,7 @@ class Scorer:
             if not isinstance(values, list) or len(values) != len(episodes):
                 found = len(values) if isinstance(values, list) else type(values).__name__
                 raise NotAReward(f"{found} rewards for {len(episodes)} responses")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return [error] * len(episodes)
         return list(values)
 
@@ -191,12 +191,12 @@ class Scorer:
         elif isinstance(error, RewardError):
             what = f"failed: {error}"
         else:
-            what = f"raised {type(error).__name__}: {error}{_place(error)}"
+            what = f"raised {told(error)}{_place(error)}"
         return (
             f"reward '{one.label}' {what}\n"
             f"  prompt ({row.source or f'group {row.group_id}'}): "
-            f"{_shown(row.columns.get('prompt'))}\n"
-            f"  response: {_shown(episode.text)}\n"
+            f"{shown(row.columns.get('prompt'), _SHOWN)}\n"
+            f"  response: {shown(episode.text, _SHOWN)}\n"
             "  reward.on_error=skip leaves such responses out and counts them"
         )
 
@@ -213,8 +213,3 @@ def _nested_hint(message: str, columns: Mapping[str, Any]) -> str:
 def _place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]} ... {text[-_SHOWN // 2 :]}"

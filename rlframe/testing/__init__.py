@@ -13,6 +13,7 @@ _HOME = {
     "EnvironmentKit": "environment_kit",
     "MapperKit": "mapper_kit",
     "PluginKit": "plugin_kit",
+    "ProtocolKit": "protocol_kit",
     "RewardKit": "reward_kit",
     "RolloutKit": "rollout_kit",
     "StrategyKit": "strategy_kit",
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from rlframe.testing.environment_kit import EnvironmentKit
     from rlframe.testing.mapper_kit import MapperKit
     from rlframe.testing.plugin_kit import PluginKit
+    from rlframe.testing.protocol_kit import ProtocolKit
     from rlframe.testing.reward_kit import RewardKit
     from rlframe.testing.rollout_kit import RolloutKit
     from rlframe.testing.strategy_kit import StrategyKit
@@ -34,6 +36,7 @@ __all__ = [
     "EnvironmentKit",
     "MapperKit",
     "PluginKit",
+    "ProtocolKit",
     "RewardKit",
     "RolloutKit",
     "StrategyKit",

@@ -72,9 +72,12 @@ def make_case(
     """A batch as it is before ``update``: collected, scored by every role, with advantages.
 
     Role outputs are random; ``masked_value`` stands in their slots that the policy did not sample.
-    ``given`` columns replace role outputs, ``extra`` makes the columns that only the method knows.
+    ``given`` columns replace role outputs and what was collected, ``extra`` makes the columns that
+    only the method knows.
     """
-    batch = Batch.from_columns(_collected(algorithm, rows, seed), schema=algorithm.schema())
+    collected = _collected(algorithm, rows, seed)
+    collected |= {name: column for name, column in (given or {}).items() if name in collected}
+    batch = Batch.from_columns(collected, schema=algorithm.schema())
     batch.scalars = dict(algorithm.scalars())
     if extra is not None:
         batch = batch.add(extra(rows))

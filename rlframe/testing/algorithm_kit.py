@@ -135,7 +135,8 @@ class AlgorithmKit:
         case = self._case(algorithm)
         logprobs = leaves_of(role, case)["logprobs"].float()
         names = [n for r in algorithm.roles() for out, n in r.outputs.items() if out == "logprobs"]
-        case = self._case(algorithm, given=dict.fromkeys(names, logprobs))
+        given = dict.fromkeys([*names, "rollout_logprobs"], logprobs)
+        case = self._case(algorithm, given=given)
         leaves = leaves_of(role, case) | {"logprobs": logprobs.double()}
         gradient = _step(algorithm, role, case.batch, leaves).gradients["logprobs"]
         micro = micro_of(case.batch, np.arange(len(case.batch)))

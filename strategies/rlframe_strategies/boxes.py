@@ -18,8 +18,9 @@ from torch import Tensor
 
 from rlframe.errors import SnapshotError
 from rlframe.layout import Box, Layout, Piece
+from rlframe.storage import local_view
 
-__all__ = ["SavedBoxes", "local_view", "owned_pieces", "write_boxes"]
+__all__ = ["SavedBoxes", "owned_pieces", "write_boxes"]
 
 _FORMAT = 1
 _EXTRA = "extra"
@@ -31,12 +32,6 @@ class _Saved:
     key: str
     box: Box
     shape: tuple[int, ...]
-
-
-def local_view(piece: Piece, buffer: Tensor) -> Tensor:
-    """The part of a rank's buffer that holds a piece."""
-    offset = buffer.storage_offset() + piece.view.offset
-    return buffer.as_strided(piece.box.shape, piece.view.stride, offset)
 
 
 def owned_pieces(layout: Layout, rank: int) -> list[Piece]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from rlframe.advantages import checked_columns
 from rlframe.batch import Batch
 from rlframe.errors import TrainingError
+from rlframe.interfaces.checkpoint import HandedOver, Transport
 from rlframe.interfaces.model import EngineSpec, ModelEngine, UpdateResult
 from rlframe.interfaces.strategy import RankInfo, Strategy
-from rlframe.layout import Layout
+from rlframe.layout import Layout, Plan
 from rlframe.packed import Packed
 from rlframe.plan import UpdatePlan, infer_plan
 from rlframe_strategies.minibatch import MiniBatch, micro_of
+from rlframe_strategies.moving import Mover
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +43,7 @@ class CausalLMEngine(ModelEngine):
         super().__init__(rank)
         self._skipped_in_a_row = 0
         self._learned = False
+        self._movers: dict[str, Mover | None] = {}
 
     def setup(self, spec: EngineSpec) -> None:
         """See :class:`ModelEngine`."""
@@ -104,10 +107,25 @@ class CausalLMEngine(ModelEngine):
         """See :class:`ModelEngine`."""
         return self._strategy.layout()
 
-    def hand_over(self, target: str, version: int) -> int:
+    def prepare_hand_over(self, target: str, plan: Plan, copy: bool, bucket_mib: int) -> None:
         """See :class:`ModelEngine`."""
-        self.peers[target].load(version, self._strategy.views())
-        return 0
+        self._movers[target] = None
+        if copy or not plan.shared:
+            device = torch.device(self.rank.device)
+            self._movers[target] = Mover(plan, self.rank.rank, device, bucket_mib=bucket_mib)
+
+    def hand_over(self, target: str, version: int) -> HandedOver:
+        """See :class:`ModelEngine`."""
+        mover, views = self._movers[target], self._strategy.views()
+        if mover is None:
+            self.peers[target].load(version, views)
+            return HandedOver()
+        self.peers[target].load(version, mover.run(views))
+        return HandedOver(mover.received, mover.extra_bytes)
+
+    def stage_weights(self, transport: Transport, plan: Plan, version: int) -> Any:
+        """See :class:`ModelEngine`."""
+        return transport.stage(plan, self.rank.rank, version, self._strategy.views())
 
     def phase(self, phase: Literal["train", "generate", "idle"]) -> None:
         """See :class:`ModelEngine`."""

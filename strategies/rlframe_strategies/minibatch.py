@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlframe.algorithm import Algorithm, Output, Term
+from rlframe.algorithm import Algorithm, Output
 from rlframe.batch import Batch
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.strategy import Strategy
-from rlframe.loss import add_loss_mask, count_denominators, loss_share, reduce_terms
+from rlframe.loss import add_loss_mask, count_denominators, loss_share
+from rlframe_strategies.rollout_gap import RolloutGap
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -62,6 +63,7 @@ class MiniBatch:
             atoms=None if atoms is None else len(np.unique(atoms[mine])),
         )
         self._sums: dict[str, Tensor] = {}
+        self._gap = RolloutGap() if self._samples(batch) else None
         self._differentiable = False
         if type(algorithm).minibatch is not Algorithm.minibatch:
             self._add_minibatch_columns()
@@ -72,10 +74,7 @@ class MiniBatch:
         A column that this role's forward pass gives and that no pass before the update wrote is
         taken from ``out``: with one optimiser step a batch both are the same.
         """
-        micro = micro.copy()
-        for name, column in self._spec.role.outputs.items():
-            if column not in micro:
-                micro[column] = getattr(out, name).detach()
+        micro = self._with_outputs(micro, out)
         share, figures = loss_share(
             self._algorithm,
             self._spec.role.name,
@@ -86,7 +85,10 @@ class MiniBatch:
             schema=self._schema,
         )
         self._differentiable |= share.requires_grad
-        figures |= self._mismatch(micro)
+        if self._gap is not None:
+            bypassed = self._algorithm.config.bypasses
+            trainer = out.logprobs if bypassed else micro["old_logprobs"]
+            self._gap.add(trainer, micro, self._denominators)
         figures.setdefault("loss", share.detach().double())
         for name, value in figures.items():
             self._sums[name] = self._sums.get(name, torch.zeros((), dtype=torch.float64)) + value
@@ -100,7 +102,8 @@ class MiniBatch:
         mine += [self._sums.get(name, zero).cpu() for name in names]
         learns, *total = self._strategy.reduce(torch.stack(mine)).tolist()
         self.differentiable = bool(learns)
-        return dict(zip(names, total, strict=True))
+        gap = {} if self._gap is None else self._gap.figures(self._strategy.reduce)
+        return dict(zip(names, total, strict=True)) | gap
 
     def _names(self) -> list[str]:
         """The figures of all ranks, sorted: one without rows, or with other terms, adds zeros."""
@@ -115,21 +118,27 @@ class MiniBatch:
         rows = self._strategy.reduce(table).byte().numpy()
         return sorted({name for row in rows for name in json.loads(bytes(row[row > 0]))})
 
-    def _mismatch(self, micro: TensorDict) -> dict[str, Tensor]:
-        """Trainer against sampler on the same tokens: mean |log pi_old - log pi_rollout|, nats."""
-        if "old_logprobs" not in micro or "rollout_logprobs" not in micro:
-            return {}
-        gap = (micro["old_logprobs"] - micro["rollout_logprobs"]).abs()
-        terms = {"rollout_logprob_gap": Term(gap)}
-        return reduce_terms(terms, micro, self._denominators)[1]
+    def _samples(self, batch: Batch) -> bool:
+        """Whether this role's log-probabilities are those that a sampler should have had."""
+        policy = self._spec.role.name == "policy" and "rollout_logprobs" in batch
+        known = (*batch.columns, *self._spec.role.outputs.values())
+        return policy and "old_logprobs" in known
+
+    def _with_outputs(self, micro: TensorDict, out: Output) -> TensorDict:
+        micro = micro.copy()
+        for name, column in self._spec.role.outputs.items():
+            if column not in micro:
+                micro[column] = getattr(out, name).detach()
+        return micro
 
     def _add_minibatch_columns(self) -> None:
         """Columns that need all outputs of the mini-batch: a pass without gradient, gathered."""
         computes = self._spec.role.computes
         outs = [self._strategy.forward(micro, computes) for micro in self.micros]
+        scored = [self._with_outputs(m, o) for m, o in zip(self.micros, outs, strict=True)]
         sizes = [len(micro) for micro in self.micros]
         offset, total = self._place(sum(sizes))
-        whole = self._gather(self.micros, offset, total)
+        whole = self._gather(scored, offset, total)
         fields = {n: [{n: out.get(n)} for out in outs] for n in computes}
         out = Output(**{n: self._gather(part, offset, total)[n] for n, part in fields.items()})
         made = self._algorithm.minibatch(out, _tensordict(whole, total))
@@ -154,14 +163,14 @@ class MiniBatch:
         out: dict[str, Tensor] = {}
         names = [n for n in parts[0].keys() if n != "scalars"]  # noqa: SIM118
         for name in names:
-            rows = [part[name].float().cpu() for part in parts]
+            rows = [part[name].double().cpu() for part in parts]
             wide = [max(r.shape[axis] for r in rows) for axis in range(1, rows[0].dim())]
             shape = self._strategy.reduce(torch.tensor([0.0, *map(float, wide)]), "max")[1:]
             full = torch.zeros(total, *(int(s) for s in shape), dtype=torch.float64)
             start = offset
             for r in rows:
                 region = tuple(slice(0, s) for s in r.shape[1:])
-                full[(slice(start, start + len(r)), *region)] = r.double()
+                full[(slice(start, start + len(r)), *region)] = r
                 start += len(r)
             dtype = parts[0][name].dtype
             out[name] = self._strategy.reduce(full).to(dtype)

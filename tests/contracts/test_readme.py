@@ -82,7 +82,7 @@ def test_every_listed_component_exists_and_none_is_missing():
     names = {component.name for info in current_host().plugins for component in info.components}
     table = README.split("## What there is")[1].split("## Limits")[0]
     cells = [row.split("|")[2] for row in table.splitlines() if row.startswith("|")]
-    shown = {name for cell in cells for name in re.findall(r"`([a-z0-9_+-]+)(?::[^`]*)?`", cell)}
+    shown = {name for cell in cells for name in re.findall(r"`([A-Za-z0-9_+-]+)(?::[^`]*)?`", cell)}
     assert shown == names - {"causal-lm"}
 
 

@@ -441,4 +441,5 @@ def test_a_row_without_a_column_that_others_have(run, write):
     path = write(GOOD + '{"prompt": "cd"}\n')
     with pytest.raises(RewardError, match=r"x\.jsonl:2") as caught:
         run(path, lambda response, answer: 1.0)
-    assert "this row has no column 'answer'" in str(caught.value)
+    assert "unlike the first row" in str(caught.value)
+    assert "has the parameter 'answer'" in str(caught.value)

@@ -10,6 +10,7 @@ from typing import Any
 
 from rlframe.config import Config as FitConfig
 from rlframe.config import check_range
+from rlframe.errors import WorkerError
 from rlframe.fan_out import collect, distribute
 from rlframe.interfaces.cluster import Cluster, ClusterInfo, Placement, WorkerGroup
 from rlframe.interfaces.model import EngineSpec
@@ -18,6 +19,7 @@ from rlframe.interfaces.strategy import RankInfo
 from rlframe.interfaces.transfer import TransferEngine
 from rlframe.protocol import Mesh
 from rlframe.worker import Worker
+from rlframe_plugins.clusters.watchdog import TooLate, Watchdog
 
 __all__ = ["InlineCluster"]
 
@@ -33,10 +35,13 @@ class InlineCluster(Cluster):
         """Compute threads, at least 0; 0 leaves the library's default."""
         device: str = "auto"
         """auto, cpu or cuda; auto takes the GPU where there is one."""
+        call_timeout_s: float = 3600.0
+        """Longest call of an engine, seconds, at least 0; 0 never ends one."""
 
         def __post_init__(self) -> None:
             """Check ranges; raises ValueError."""
             check_range(self, "threads", 0)
+            check_range(self, "call_timeout_s", 0)
 
     def info(self) -> ClusterInfo:
         """See :class:`Cluster`."""
@@ -57,25 +62,27 @@ class InlineCluster(Cluster):
             seed=config.seed,
             threads=self.config.threads,
         )
+        self._watchdog = Watchdog(self.config.call_timeout_s)
         self._worker = Worker(rank, transfer)
         self._worker.start()
         groups: dict[str, WorkerGroup] = {}
         for role, spec in engines.items():
             self._worker.add_model(role, spec, config.role(role).engine)
-            groups[role] = InlineGroup(role, self._worker)
+            groups[role] = InlineGroup(role, self._worker, self._watchdog)
         if rollout is not None:
             self._worker.add_rollout("rollout", rollout, config.rollout)
-            groups["rollout"] = InlineGroup("rollout", self._worker)
+            groups["rollout"] = InlineGroup("rollout", self._worker, self._watchdog)
         return groups
 
     def host(self, name: str, make: Callable[[], Any]) -> WorkerGroup:
         """See :class:`Cluster`."""
         self._worker.host(name, make)
-        return InlineGroup(name, self._worker)
+        return InlineGroup(name, self._worker, self._watchdog)
 
     def close(self) -> None:
         """See :class:`Cluster`."""
         if hasattr(self, "_worker"):
+            self._watchdog.close()
             self._worker.close()
 
     def _device(self) -> str:
@@ -89,14 +96,15 @@ class InlineCluster(Cluster):
 class InlineGroup(WorkerGroup):
     """A role of the only worker; a call is done when it returns."""
 
-    def __init__(self, role: str, worker: Worker) -> None:
+    def __init__(self, role: str, worker: Worker, watchdog: Watchdog) -> None:
         self.role, self.mesh, self._worker = role, Mesh(), worker
+        self._watchdog = watchdog
 
     def call(self, method: str, *args: Any) -> Future[Any]:
         """See :class:`WorkerGroup`."""
         future: Future[Any] = Future()
         try:
-            future.set_result(self._run(method, args))
+            future.set_result(self._bounded(method, args))
         except Exception as error:  # noqa: BLE001 - handed to whoever asks for the result
             future.set_exception(error)
         return future
@@ -105,6 +113,15 @@ class InlineGroup(WorkerGroup):
         """See :class:`WorkerGroup`."""
         engine: RolloutEngine = self._worker.engines[self.role]
         return engine
+
+    def _bounded(self, method: str, args: tuple[Any, ...]) -> Any:
+        try:
+            with self._watchdog.watch():
+                return self._run(method, args)
+        except TooLate as late:
+            what = f"{method} is not done after {late.limit_s:g} s (cluster.call_timeout_s)"
+            host = self._worker.rank.host
+            raise WorkerError(self.role, 0, host, what, late.stacks) from late
 
     def _run(self, method: str, args: tuple[Any, ...]) -> Any:
         rule = self._worker.protocol(self.role, method)

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlframe import ConfigError, DataError
 from rlframe.interfaces.data import Dataset
-from rlframe_plugins.data.uri import absolute, split_path
+from rlframe_plugins.data.uri import absolute, not_utf8, split_path
 
 __all__ = ["CsvDataset"]
 
@@ -89,10 +89,8 @@ class CsvDataset(Dataset):
             return content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = content.count(b"\n", 0, error.start) + 1
-            raise DataError(
-                f"{self.path}:{line}: not UTF-8 (byte {error.start}: {error.reason}): convert it, "
-                "for example with iconv -f latin1 -t utf-8"
-            ) from error
+            what = not_utf8(content[:8] if line == 1 else b"", error)
+            raise DataError(f"{self.path}:{line}: {what}") from error
 
     def _records(self, text: str) -> Iterator[tuple[int, list[str]]]:
         """Each record with the line on which it begins; blank lines at the end are none."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlframe import DataError
 from rlframe.interfaces.data import Dataset
-from rlframe_plugins.data.uri import absolute, split_path
+from rlframe_plugins.data.uri import absolute, not_utf8, split_path
 
 __all__ = ["JsonlDataset"]
 
@@ -101,12 +101,30 @@ class JsonlDataset(Dataset):
         try:
             value = json.loads(line.decode("utf-8"))
         except UnicodeDecodeError as error:
-            raise DataError(f"{where}: not UTF-8 (byte {error.start}: {error.reason})") from error
+            what = not_utf8(line if number == 1 else b"", error)
+            raise DataError(f"{where}: {what}") from error
         except json.JSONDecodeError as error:
-            cut = "" if line.endswith(b"\n") else " (the last line seems to be cut off)"
-            raise DataError(f"{where}: not JSON, column {error.colno}: {error.msg}{cut}") from error
+            what = f"not JSON, column {error.colno}: {error.msg}"
+            raise DataError(f"{where}: {what}{_why_not(line, number, error.msg)}") from error
         except RecursionError as error:
             raise DataError(f"{where}: nested too deeply") from error
+        except ValueError as error:
+            raise DataError(f"{where}: {error}") from error
         if not isinstance(value, dict):
             raise DataError(f"{where}: the line is not an object in braces: {str(value)[:60]!r}")
         return value
+
+
+def _why_not(line: bytes, number: int, message: str) -> str:
+    """What a line that is no JSON seems to be, and what to do."""
+    if b"\0" in line[:4]:
+        return " (it looks like UTF-16): convert it, for example with iconv -f utf-16le -t utf-8"
+    if number == 1 and line.strip() in (b"[", b"{"):
+        return (
+            ": one object a line is wanted, this seems to be one JSON document over several lines: "
+            "jq -c '.[]' (for one list of rows) writes it so"
+        )
+    if message == "Extra data":
+        more = " (its lines end with CR alone)" if b"\r{" in line else ""
+        return f": one object a line is wanted, here are several{more}"
+    return "" if line.endswith(b"\n") else " (the last line seems to be cut off)"

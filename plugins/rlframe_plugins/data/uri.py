@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from rlframe import ConfigError, DataError
 from rlframe.errors import unknown_name
 
-__all__ = ["absolute", "fingerprint_of", "hash_file", "split_options", "split_path"]
+__all__ = ["absolute", "fingerprint_of", "hash_file", "not_utf8", "split_options", "split_path"]
 
 
 def split_options(rest: str) -> tuple[str, dict[str, str]]:
@@ -73,3 +73,34 @@ def hash_file(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"cannot read data file {path}: {error.strerror}") from error
+
+
+_MARKS = (
+    (b"\xff\xfe\x00\x00", "UTF-32", "utf-32"),
+    (b"\x00\x00\xfe\xff", "UTF-32", "utf-32"),
+    (b"\xff\xfe", "UTF-16", "utf-16"),
+    (b"\xfe\xff", "UTF-16", "utf-16"),
+    (b"\x1f\x8b", "gzip", ""),
+    (b"BZh", "bzip2", ""),
+    (b"\xfd7zXZ", "xz", ""),
+    (b"\x28\xb5\x2f\xfd", "zstd", ""),
+    (b"PK\x03\x04", "zip", ""),
+    (b"PAR1", "Parquet", ""),
+)
+"""First bytes, what they mean, and iconv's name where it is an encoding."""
+
+
+def not_utf8(beginning: bytes, error: UnicodeDecodeError) -> str:
+    """What is wrong with bytes that are no UTF-8, and the next command.
+
+    ``beginning`` is the beginning of the file, empty where the fault lies later.
+    """
+    said = f"not UTF-8 (byte {error.start}: {error.reason})"
+    for mark, name, encoding in _MARKS:
+        if beginning.startswith(mark):
+            if encoding:
+                return f"{said}, it is {name}: convert it with iconv -f {encoding} -t utf-8"
+            if name == "Parquet":
+                return f"{said}, it is {name}: write parquet:PATH"
+            return f"{said}, it is packed by {name}: unpack it"
+    return f"{said}: convert it, for example with iconv -f latin1 -t utf-8"

@@ -25,6 +25,7 @@ class GatherAll(Resharder):
         moves = [
             Move(piece.name, piece.box, owner, rank)
             for rank in range(target.world)
+            if target.ranks[rank]
             for pieces in source.ranks
             for piece in pieces
             if (owner := first[piece.name, piece.box]) != rank

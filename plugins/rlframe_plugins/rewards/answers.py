@@ -22,10 +22,10 @@ def answer_of(columns: Mapping[str, Any], column: str, reward: str) -> str:
 
     Raises RewardError where it is not there, or is neither text nor a number.
     """
-    value = _find(columns, column, reward)
+    path, value = _find(columns, column, reward)
     if value is None or isinstance(value, Mapping | list | tuple):
         raise RewardError(
-            f"reward '{reward}': the answer in '{column}' is {value!r}, neither text nor a number"
+            f"reward '{reward}': the answer in '{path}' is {value!r}, neither text nor a number"
         )
     return str(value).strip()
 
@@ -37,10 +37,11 @@ def check_answer_column(columns: Sequence[str], column: str, reward: str) -> Non
         raise RewardError(_missing(column, reward, sorted(columns)))
 
 
-def _find(columns: Mapping[str, Any], column: str, reward: str) -> Any:
+def _find(columns: Mapping[str, Any], column: str, reward: str) -> tuple[str, Any]:
+    """The path of the answer, and the answer."""
     for path in USUAL if column == AUTO else (column,):
         try:
-            return nested_value(columns, path)
+            return path, nested_value(columns, path)
         except KeyError:
             continue
     raise RewardError(_missing(column, reward, nested_paths(columns)))

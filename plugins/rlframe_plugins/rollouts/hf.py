@@ -88,7 +88,7 @@ class HFRollout(SteppedRollout):
 
     def layout(self, params: Layout) -> Layout:
         """Every parameter whole on every rank."""
-        return Layout.full(params.params, params.world)
+        return Layout.full(params.params, self.rank.world)
 
     def sleep(self, level: int = 1) -> None:
         """Nothing is kept between calls (1); the weights go too (2)."""

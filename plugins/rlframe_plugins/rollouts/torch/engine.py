@@ -94,7 +94,7 @@ class TorchRollout(SteppedRollout):
 
     def layout(self, params: Layout) -> Layout:
         """Every parameter whole on every rank."""
-        return Layout.full(params.params, params.world)
+        return Layout.full(params.params, self.rank.world)
 
     def sleep(self, level: int = 1) -> None:
         """Release the cache (1) and the weights (2), which must then be loaded again.

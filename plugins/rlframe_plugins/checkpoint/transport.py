@@ -1,0 +1,67 @@
+"""Weights to rollout engines in pools of their own: staged, checked, then flipped at once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from rlframe.config import check_range
+from rlframe.errors import ConfigError
+from rlframe.host.host import current_host
+from rlframe.host.resolve import resolve
+from rlframe.interfaces.checkpoint import CheckpointEngine, SyncStats
+from rlframe.interfaces.cluster import WorkerGroup
+from rlframe.layout import Layout, Plan
+
+__all__ = ["TransportCheckpoint"]
+
+
+class TransportCheckpoint(CheckpointEngine):
+    """Version N reaches every replica whole or not at all.
+
+    Every trainer's rank stages what the plan takes from it, every replica fetches and checks; only
+    then do all replicas flip. Where a part is missing or damaged the old version goes on serving
+    and ``SyncError`` says which.
+    """
+
+    @dataclass(frozen=True)
+    class Config:
+        """Options of weight sync between pools."""
+
+        transport: str = "shm"
+        """How bytes move: shm (one machine), disk, or a plugin's."""
+        directory: str = ""
+        """Folder for ``disk``, seen by every node under the same path."""
+        bucket_mib: int = 256
+        """Most bytes staged in one piece, MiB, at least 1."""
+
+        def __post_init__(self) -> None:
+            """Check ranges; raises ValueError."""
+            check_range(self, "bucket_mib", 1)
+
+    def layouts(self, source: Layout, target: Layout) -> tuple[Layout, Layout]:
+        """Trainers first, replicas after them."""
+        return source.beside(after=target.world), target.beside(before=source.world)
+
+    def prepare(self, plan: Plan, sources: WorkerGroup, targets: WorkerGroup) -> None:
+        """See :class:`CheckpointEngine`."""
+        if plan.source.world != sources.mesh.size + targets.mesh.size:
+            raise ConfigError("checkpoint 'transport' plans over trainers and replicas together")
+        found = resolve(current_host(), "transport", self.config.transport)
+        self._transport = found.value(self.config)
+        self._plan, self._sources, self._targets = plan, sources, targets
+
+    def publish(self, version: int) -> SyncStats:
+        """See :class:`CheckpointEngine`."""
+        started = time.perf_counter()
+        staging = self._sources.call("stage_weights", self._transport, self._plan, version)
+        receipts = staging.result()
+        try:
+            fetching = self._targets.call(
+                "fetch_weights", self._transport, self._plan, version, receipts
+            )
+            moved = sum(fetching.result())
+            self._targets.call("flip_weights", version).result()
+        finally:
+            self._transport.discard(receipts)
+        return SyncStats(version, moved, time.perf_counter() - started)

@@ -1,0 +1,1 @@
+"""Worker processes as Ray actors in placement groups, on one machine or many."""

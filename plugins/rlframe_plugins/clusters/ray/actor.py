@@ -1,0 +1,158 @@
+"""The process of one rank: a Ray actor around :class:`rlframe.worker.Worker`.
+
+Calls to engines run one after the other on one thread, in the order in which the controller made
+them. What must answer meanwhile (stacks, requests for completions) has threads of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from rlframe.host.resolve import ship_file
+from rlframe.interfaces.strategy import RankInfo
+from rlframe.interfaces.transfer import Handle, Produced
+from rlframe.packed import Packed
+from rlframe.worker import Worker
+from rlframe_plugins.clusters.ray.serving import Serving
+from rlframe_plugins.clusters.watchdog import all_stacks
+
+__all__ = ["Boot", "Reply", "WorkerActor", "WorkerProcess"]
+
+
+@dataclass(frozen=True)
+class Boot:
+    """What a worker needs before it can unpickle anything: import path, and users' files."""
+
+    sys_path: tuple[str, ...] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """First part of an answer with columns; a handle without ``ref`` and values follows by name."""
+
+    value: Any
+    handles: dict[str, Handle]
+    parts: tuple[str, ...]
+    has_value: bool
+
+
+class WorkerProcess:
+    """See the module. Arguments with user classes come pickled, after the files they need."""
+
+    def __init__(self, boot: Boot) -> None:
+        known = set(sys.path)
+        sys.path.extend(p for p in boot.sys_path if p not in known and os.path.isdir(p))
+        for path, contents in boot.files.items():
+            ship_file(path, contents)
+        self._serving = Serving()
+        self._worker: Worker | None = None
+
+    def where(self) -> tuple[str, str, int]:
+        """Host name, node id, and a port of this host that is free now."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = int(probe.getsockname()[1])
+        return socket.gethostname(), ray.get_runtime_context().get_node_id(), port
+
+    def start(self, payload: bytes) -> None:
+        """Take rank and transfer engine; seeds and threads."""
+        rank, transfer = pickle.loads(payload)
+        assert isinstance(rank, RankInfo)
+        self._worker = Worker(rank, transfer.load()(transfer.config))
+        self._worker.start()
+
+    def add(self, how: str, payload: bytes) -> None:
+        """Call the worker's ``add_model``, ``add_rollout`` or ``host``."""
+        getattr(self._worker, how)(*pickle.loads(payload))
+
+    def run(self, role: str, method: str, *args: Any) -> Any:
+        """Call a role's engine; what it returns."""
+        return self._held.run(role, method, *args)
+
+    def run_shared(self, role: str, method: str, args: tuple[Any, ...]) -> Any:
+        """The same with arguments that several ranks share."""
+        return self._held.run(role, method, *args)
+
+    def run_quiet(self, role: str, method: str, *args: Any) -> None:
+        """Call a role's engine on a rank whose result does not count."""
+        self._held.call(role, method, *args)
+
+    def run_columns(self, role: str, method: str, *args: Any) -> Iterator[Any]:
+        """Call a role's engine: a :class:`Reply`, then each column as an object of the caller's."""
+        outcome = self._held.call(role, method, *args)
+        yield from _parts(outcome, self._held)
+
+    def close(self) -> None:
+        """Close every engine."""
+        if self._worker is not None:
+            self._worker.close()
+
+    @property
+    def _held(self) -> Worker:
+        assert self._worker is not None, "start() comes first"
+        return self._worker
+
+    # --- beside the calls ---------------------------------------------------------------------
+
+    def stacks(self) -> str:
+        """Python stacks of all threads."""
+        return all_stacks()
+
+    def submit(self, role: str, client: str, requests: list[Any]) -> None:
+        """Start generating; completions go to the client's stream."""
+        self._serving.submit(self._held.engines[role], client, requests)
+
+    def control(self, role: str, name: str, *args: Any) -> Any:
+        """Read an attribute of a rollout engine or call a method of it, beside the calls."""
+        found = getattr(self._held.engines[role], name)
+        return found(*args) if callable(found) else found
+
+    def completions(self, client: str) -> Iterator[list[Any]]:
+        """What has ended since, for ever; lists of (key, completion or exception)."""
+        yield from self._serving.stream(client)
+
+
+def _parts(outcome: Any, worker: Worker) -> Iterator[Any]:
+    if isinstance(outcome, Produced):
+        value, columns, has_value = outcome.value, outcome.columns, True
+    elif _is_columns(outcome):
+        value, columns, has_value = None, outcome, False
+    else:
+        value, columns, has_value = outcome, {}, True
+        yield Reply(value, {}, (), has_value)
+        return
+    if not worker.transfer.caller_owned:
+        yield Reply(value, worker.transfer.put(columns), (), has_value)
+        return
+    handles = worker.transfer.describe(columns)
+    apart = tuple(name for name, handle in handles.items() if handle.values is None)
+    yield Reply(value, handles, apart, has_value)
+    for name in apart:
+        yield columns[name].values
+
+
+def _is_columns(outcome: Any) -> bool:
+    return (
+        isinstance(outcome, Mapping)
+        and bool(outcome)
+        and all(isinstance(one, Packed) for one in outcome.values())
+    )
+
+
+_BESIDE = {"side": ("stacks", "submit", "control"), "streams": ("completions",)}
+for _group, _names in _BESIDE.items():
+    for _name in _names:
+        _marked = ray.method(concurrency_group=_group)(vars(WorkerProcess)[_name])
+        setattr(WorkerProcess, _name, _marked)
+
+WorkerActor = ray.remote(concurrency_groups={"side": 4, "streams": 8})(WorkerProcess)
+"""The actor class; options are given where it is placed."""

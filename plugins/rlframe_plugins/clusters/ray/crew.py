@@ -1,0 +1,223 @@
+"""The actors of one pool and strategy: sending calls, noticing failures, ending all of them.
+
+A group of ranks fails together: when one of them is dead or late, its peers may wait for it in a
+collective for ever, so they are killed and every later call tells the first reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+
+from rlframe.errors import WorkerError
+from rlframe_plugins.clusters.ray.actor import Reply
+from rlframe_plugins.clusters.ray.failures import Death, reason_of, translate
+from rlframe_plugins.clusters.ray.resolver import Resolver
+
+__all__ = ["Crew", "Member", "Sent"]
+
+_GRACE_S = 3.0
+"""How long peers of a rank that failed may take to end by themselves."""
+_STACKS_S = 5.0
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank's actor and where it runs."""
+
+    actor: Any
+    rank: int
+    host: str = "?"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What was sent to one rank: a reference to its answer, or a stream of its parts."""
+
+    answer: Any
+    streamed: bool = False
+
+
+class Crew:
+    """See the module. ``name`` is shown in messages; ``limit_s`` bounds each call (0: never)."""
+
+    def __init__(
+        self, name: str, members: Sequence[Member], resolver: Resolver, limit_s: float
+    ) -> None:
+        self.name, self.members = name, list(members)
+        self.failure: WorkerError | None = None
+        self.fellows: list[Crew] = [self]
+        """All crews of the cluster, whose stacks are shown when a call is late."""
+        self._resolver, self._limit_s = resolver, limit_s
+        self._order = threading.Lock()
+
+    def call(
+        self,
+        role: str,
+        what: str,
+        send: Callable[[Member], Sent | None],
+        finish: Callable[[dict[int, Any]], Any],
+    ) -> Future[Any]:
+        """Send to every rank at once, in order with other calls; ``finish`` gets the answers."""
+        if self.failure is not None:
+            return _failed(self.failure)
+        try:
+            with self._order:
+                sent = [send(member) for member in self.members]
+        except ray.exceptions.RayError as error:
+            return _failed(translate(error, role, self.members[0]))
+        return self._resolver.submit(self._settle(role, what, sent, finish))
+
+    def close(self, wait_s: float) -> None:
+        """Close the engines if they can be within ``wait_s``, then end the processes."""
+        if self.failure is None:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.wait(
+                    [member.actor.close.remote() for member in self.members],
+                    num_returns=len(self.members),
+                    timeout=wait_s,
+                )
+        self.kill()
+
+    def kill(self) -> None:
+        """End the processes."""
+        for member in self.members:
+            ray.kill(member.actor, no_restart=True)
+
+    async def stacks(self) -> str:
+        """Stacks of every member that answers."""
+        parts = await asyncio.gather(*(self._stack(member) for member in self.members))
+        return "\n".join(parts)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    async def _settle(
+        self,
+        role: str,
+        what: str,
+        sent: Sequence[Sent | None],
+        finish: Callable[[dict[int, Any]], Any],
+    ) -> Any:
+        tasks = {
+            rank: asyncio.ensure_future(_answer(one))
+            for rank, one in enumerate(sent)
+            if one is not None
+        }
+        _, late = await asyncio.wait(
+            tasks.values(), timeout=self._limit_s or None, return_when=asyncio.FIRST_EXCEPTION
+        )
+        failed = [t for t in tasks.values() if t.done() and t.exception() is not None]
+        if failed:
+            raise await self._first_failure(role, tasks)
+        if late:
+            raise await self._too_late(role, what, tasks)
+        return finish({rank: task.result() for rank, task in tasks.items()})
+
+    async def _first_failure(self, role: str, tasks: Mapping[int, asyncio.Task[Any]]) -> Exception:
+        """The reason of a failure; deaths explain what their peers report."""
+        errors = self._errors(role, tasks)
+        waiting = [task for task in tasks.values() if not task.done()]
+        if waiting and not any(isinstance(e, Death) for e in errors):
+            await asyncio.wait(waiting, timeout=_GRACE_S, return_when=asyncio.ALL_COMPLETED)
+        if any(map(reason_of, errors)):
+            # A closed connection is told by the peer of a dead rank before its death is known.
+            await asyncio.sleep(1.0 if not any(isinstance(e, Death) for e in errors) else 0)
+        later = self._errors(role, tasks)
+        died = next((e for e in later if isinstance(e, Death)), None) or await self._probe(
+            role, errors
+        )
+        first = died or errors[0]
+        unfinished = any(not task.done() for task in tasks.values())
+        if died is not None or unfinished:
+            return self._fail(first)
+        return first
+
+    def _errors(self, role: str, tasks: Mapping[int, asyncio.Task[Any]]) -> list[Exception]:
+        found = []
+        for rank, task in tasks.items():
+            error = task.exception() if task.done() else None
+            if error is not None:
+                found.append(translate(error, role, self.members[rank]))
+        return found
+
+    async def _probe(self, role: str, errors: Sequence[Exception]) -> Death | None:
+        """Whether a rank that was not called, or has not answered yet, is dead."""
+        if not any(map(reason_of, errors)):
+            return None
+        for member in self.members:
+            try:
+                await asyncio.wait_for(_awaited(member.actor.stacks.remote()), _STACKS_S)
+            except TimeoutError:
+                continue
+            except ray.exceptions.RayError as error:
+                found = translate(error, role, member)
+                if isinstance(found, Death):
+                    return found
+        return None
+
+    async def _too_late(
+        self, role: str, what: str, tasks: Mapping[int, asyncio.Task[Any]]
+    ) -> Exception:
+        late = [self.members[rank] for rank, task in tasks.items() if not task.done()]
+        shown = "\n".join([await crew.stacks() for crew in self.fellows])
+        print(f"stacks of all workers:\n{shown}", file=sys.stderr, flush=True)
+        ranks = ", ".join(str(member.rank) for member in late)
+        text = (
+            f"{what} is not done after {self._limit_s:g} s on rank {ranks} "
+            "(cluster.call_timeout_s); the stacks of all workers are on stderr and below"
+        )
+        return self._fail(WorkerError(role, late[0].rank, late[0].host, text, shown))
+
+    def _fail(self, error: Exception) -> Exception:
+        """Remember the first failure and end everybody; returns what to tell."""
+        if self.failure is None:
+            self.failure = (
+                error
+                if isinstance(error, WorkerError)
+                else WorkerError(self.name, 0, self.members[0].host, str(error))
+            )
+            self.kill()
+            return error
+        return self.failure
+
+    async def _stack(self, member: Member) -> str:
+        head = f"--- {self.name}, rank {member.rank} on {member.host} ---"
+        try:
+            text = await asyncio.wait_for(_awaited(member.actor.stacks.remote()), _STACKS_S)
+        except TimeoutError:
+            text = f"no answer in {_STACKS_S:g} s: its interpreter is held by native code"
+        except ray.exceptions.RayError as error:
+            text = f"no answer: {type(error).__name__}"
+        return f"{head}\n{text}"
+
+
+async def _awaited(ref: Any) -> Any:
+    return await ref
+
+
+async def _answer(sent: Sent) -> Any:
+    if not sent.streamed:
+        return await sent.answer
+    parts = sent.answer.__aiter__()
+    reply: Reply = await (await parts.__anext__())
+    refs = [ref async for ref in parts]
+    if len(refs) > len(reply.parts):
+        await refs[-1]  # the exception of a generator that failed midway
+    handles = dict(reply.handles)
+    for name, ref in zip(reply.parts, refs, strict=True):
+        handles[name] = replace(handles[name], ref=ref)
+    return replace(reply, handles=handles)
+
+
+def _failed(error: Exception) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future

@@ -1,0 +1,54 @@
+"""From Ray's exceptions to rlframe's: who failed, where, and why."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from rlframe.errors import RlframeError, WorkerError
+
+if TYPE_CHECKING:
+    from rlframe_plugins.clusters.ray.crew import Member
+
+__all__ = ["Death", "reason_of", "translate"]
+
+
+class Death(WorkerError):
+    """A worker's process ended."""
+
+
+def translate(error: BaseException, role: str, member: Member) -> Exception:
+    """What a user is told of an answer that did not come.
+
+    An rlframe error of the worker itself stays as it is; everything else is a ``WorkerError``.
+    """
+    from ray import exceptions as rx
+
+    rank, host = member.rank, member.host
+    if isinstance(error, rx.RayTaskError):
+        cause = error.cause
+        if isinstance(cause, RlframeError):
+            return cause
+        what = f"{type(cause).__name__}: {cause}"
+        return WorkerError(role, rank, host, what, str(error))
+    if isinstance(error, rx.ActorDiedError | rx.ActorUnavailableError | rx.WorkerCrashedError):
+        return Death(role, rank, host, f"the worker died: {_exit_reason(str(error))}")
+    if isinstance(error, RlframeError):
+        return error
+    return WorkerError(role, rank, host, f"{type(error).__name__}: {error}")
+
+
+def reason_of(error: Exception) -> bool:
+    """Whether an error may be what the peer of a dead rank sees: a closed connection."""
+    text = str(error).lower()
+    return any(word in text for word in ("connection", "peer", "gloo", "nccl", "socket"))
+
+
+def _exit_reason(text: str) -> str:
+    """The part of Ray's message that says why; one line."""
+    for pattern in (r"[Ee]xit detail: (.+)", r"[Ww]orker exit.*?: (.+)", r"reason: (.+)"):
+        found = re.search(pattern, text)
+        if found:
+            return found[1].strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"

@@ -1,0 +1,132 @@
+"""Calling one role's engines on all ranks of a crew, by the protocol of the method."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import ray
+
+from rlframe.fan_out import Share, collect, distribute
+from rlframe.interfaces.cluster import WorkerGroup
+from rlframe.interfaces.rollout import RolloutEngine
+from rlframe.interfaces.transfer import Handle, TransferEngine
+from rlframe.protocol import Mesh, Protocol
+from rlframe.worker import declared_protocol
+from rlframe_plugins.clusters.ray.actor import Reply
+from rlframe_plugins.clusters.ray.client import RayRollout
+from rlframe_plugins.clusters.ray.crew import Crew, Member, Sent
+
+__all__ = ["RayGroup", "RayHosted"]
+
+_SHARED_BY = 4
+"""Ranks from which on equal arguments are stored once instead of sent to each."""
+
+
+class RayGroup(WorkerGroup):
+    """A role on the ranks of a crew. ``engine`` is the class that its workers hold."""
+
+    def __init__(
+        self, role: str, mesh: Mesh, crew: Crew, engine: type, transfer: TransferEngine
+    ) -> None:
+        self.role, self.mesh, self.crew = role, mesh, crew
+        self._engine, self._transfer = engine, transfer
+        self._rules: dict[str, Protocol] = {}
+
+    def call(self, method: str, *args: Any) -> Future[Any]:
+        """See :class:`WorkerGroup`."""
+        if method not in self._rules:
+            self._rules[method] = declared_protocol(self._engine, method)
+        rule = self._rules[method]
+        try:
+            shares = distribute(rule, self.mesh, args, width=self.width)
+        except Exception as error:  # noqa: BLE001 - handed to whoever asks for the result
+            future: Future[Any] = Future()
+            future.set_exception(error)
+            return future
+        counted = frozenset(rule.collected(self.mesh))
+        common = _common(shares)
+
+        def send(member: Member) -> Sent | None:
+            share = shares[member.rank]
+            if share is None:
+                return None
+            actor, args = member.actor, share.args
+            if member.rank not in counted:
+                return Sent(actor.run_quiet.remote(self.role, method, *args))
+            if rule.combine == "concat":
+                stream = actor.run_columns.options(num_returns="streaming")
+                return Sent(stream.remote(self.role, method, *args), streamed=True)
+            if common is not None:
+                return Sent(actor.run_shared.remote(self.role, method, common))
+            return Sent(actor.run.remote(self.role, method, *args))
+
+        def finish(answers: dict[int, Any]) -> Any:
+            return collect(rule, self.mesh, shares, self._opened(answers))
+
+        return self.crew.call(self.role, method, send, finish)
+
+    def client(self) -> RolloutEngine:
+        """See :class:`WorkerGroup`."""
+        return RayRollout(self.role, self.crew.members, uuid.uuid4().hex)
+
+    def _opened(self, answers: Mapping[int, Any]) -> dict[int, Any]:
+        opened = {}
+        for rank, answer in answers.items():
+            if isinstance(answer, Reply):
+                answer = _attached(answer, self._transfer)
+            opened[rank] = answer
+        return opened
+
+
+class RayHosted(WorkerGroup):
+    """Any object in a process of its own."""
+
+    mesh = Mesh()
+
+    def __init__(self, name: str, crew: Crew, transfer: TransferEngine) -> None:
+        self.role, self.crew, self._transfer = name, crew, transfer
+
+    def call(self, method: str, *args: Any) -> Future[Any]:
+        """Call a method of the object; its value, or ``(value, handles)`` for a ``Produced``."""
+
+        def send(member: Member) -> Sent:
+            stream = member.actor.run_columns.options(num_returns="streaming")
+            return Sent(stream.remote(self.role, method, *args), streamed=True)
+
+        return self.crew.call(self.role, method, send, self._open)
+
+    def client(self) -> RolloutEngine:
+        """A hosted object generates nothing."""
+        raise NotImplementedError(f"'{self.role}' is no rollout engine")
+
+    def close(self) -> None:
+        """End its process."""
+        self.crew.close(wait_s=5.0)
+
+    def _open(self, answers: dict[int, Any]) -> Any:
+        reply: Reply = answers[0]
+        if not reply.handles:
+            return reply.value
+        handles = _attached(reply, self._transfer)
+        return (reply.value, handles) if reply.has_value else handles
+
+
+def _attached(reply: Reply, transfer: TransferEngine) -> dict[str, Handle]:
+    """Handles as this process uses them; their lengths and values are counted as read."""
+    handles = {name: transfer.attach(handle) for name, handle in reply.handles.items()}
+    arrays = [a for h in handles.values() for a in (h.lengths, h.values) if a is not None]
+    transfer.bytes_read += sum(int(array.nbytes) for array in arrays)
+    return handles
+
+
+def _common(shares: Sequence[Share | None]) -> Any:
+    """A reference to arguments that many ranks share, or None."""
+    given = {id(share.args): share for share in shares if share is not None}
+    called = sum(share is not None for share in shares)
+    if len(given) != 1 or called < _SHARED_BY:
+        return None
+    (share,) = given.values()
+    return ray.put(share.args) if share.args else None

@@ -1,0 +1,107 @@
+"""What each rank lacks of a target layout, and from whom it gets it. Pure.
+
+Source boxes of one parameter may repeat (replicas) and overlap; a target piece may straddle many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rlframe.layout import Box, Layout, Move, Piece
+
+__all__ = ["missing_moves", "without"]
+
+
+def without(box: Box, hole: Box) -> list[Box]:
+    """What is left of ``box`` outside ``hole``: up to two boxes a dimension, disjoint."""
+    common = box.intersect(hole)
+    if common is None:
+        return [box]
+    parts: list[Box] = []
+    offset, shape = list(box.offset), list(box.shape)
+    for axis in range(len(shape)):
+        low = common.offset[axis] - offset[axis]
+        high = offset[axis] + shape[axis] - common.offset[axis] - common.shape[axis]
+        if low:
+            parts.append(_with(offset, shape, axis, offset[axis], low))
+        if high:
+            end = common.offset[axis] + common.shape[axis]
+            parts.append(_with(offset, shape, axis, end, high))
+        offset[axis], shape[axis] = common.offset[axis], common.shape[axis]
+    return parts
+
+
+def missing_moves(source: Layout, target: Layout, *, node_size: int = 0) -> list[Move]:
+    """For every target rank the boxes that it does not hold itself, each from one owner.
+
+    The owner is one on the target's node (``node_size`` ranks a node; 0: all on one) before others,
+    among these the one that has sent least so far, then the nearest rank. Raises ValueError where
+    nobody holds an element.
+    """
+    owners = _owners(source)
+    sent = [0] * max(source.world, target.world)
+    moves: list[Move] = []
+    for rank, pieces in enumerate(target.ranks):
+        mine = _boxes(source.ranks[rank]) if rank < source.world else {}
+        for name, box in dict.fromkeys((p.name, p.box) for p in pieces):
+            todo = _outside([box] if box.size else [], mine.get(name, ()))
+            for part, owner in _serve(name, todo, owners, rank, sent, node_size):
+                sent[owner] += part.size
+                moves.append(Move(name, part, owner, rank))
+    return moves
+
+
+def _with(offset: list[int], shape: list[int], axis: int, start: int, count: int) -> Box:
+    moved, cut = list(offset), list(shape)
+    moved[axis], cut[axis] = start, count
+    return Box(tuple(moved), tuple(cut))
+
+
+def _outside(boxes: list[Box], holes: Iterable[Box]) -> list[Box]:
+    for hole in holes:
+        boxes = [part for box in boxes for part in without(box, hole)]
+    return boxes
+
+
+def _boxes(pieces: Iterable[Piece]) -> dict[str, list[Box]]:
+    out: dict[str, list[Box]] = {}
+    for piece in pieces:
+        if piece.box.size:
+            out.setdefault(piece.name, []).append(piece.box)
+    return out
+
+
+def _owners(source: Layout) -> dict[str, dict[Box, list[int]]]:
+    """Per parameter its distinct boxes and the ranks that hold each."""
+    out: dict[str, dict[Box, list[int]]] = {}
+    for rank, pieces in enumerate(source.ranks):
+        for piece in pieces:
+            if piece.box.size:
+                holders = out.setdefault(piece.name, {}).setdefault(piece.box, [])
+                if not holders or holders[-1] != rank:
+                    holders.append(rank)
+    return out
+
+
+def _serve(
+    name: str,
+    todo: list[Box],
+    owners: dict[str, dict[Box, list[int]]],
+    rank: int,
+    sent: list[int],
+    node_size: int,
+) -> Iterator[tuple[Box, int]]:
+    for held, ranks in owners.get(name, {}).items():
+        hits = [part for box in todo if (part := box.intersect(held)) is not None]
+        if not hits:
+            continue
+        owner = min(ranks, key=lambda r: (_far(r, rank, node_size), sent[r], abs(r - rank)))
+        for part in hits:
+            yield part, owner
+        todo = [rest for box in todo for rest in without(box, held)]
+    if todo:
+        raise ValueError(f"no rank holds all of '{name}': {todo[0]} is missing")
+
+
+def _far(a: int, b: int, node_size: int) -> bool:
+    return bool(node_size) and a // node_size != b // node_size

@@ -1,0 +1,213 @@
+"""Weights from two trainers to two replicas in another pool, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlframe.config import ModelConfig
+from rlframe.errors import ConfigError, SyncError
+from rlframe.interfaces.cluster import WorkerGroup
+from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
+from rlframe.interfaces.strategy import RankInfo
+from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece
+from rlframe.protocol import Mesh
+from rlframe.storage import allocate, dtypes, local_view
+from rlframe_plugins.checkpoint.hybrid import HybridCheckpoint
+from rlframe_plugins.checkpoint.transport import TransportCheckpoint
+from rlframe_plugins.resharders.gather_all import GatherAll
+from rlframe_plugins.resharders.zero_redundancy import ZeroRedundancy
+
+PARAMS = {"a": ParamInfo((4, 3), "float32"), "b": ParamInfo((5,), "bfloat16")}
+RESHARDERS = [ZeroRedundancy(ZeroRedundancy.Config()), GatherAll()]
+
+
+def rows(rank: int) -> tuple[Piece, ...]:
+    a = Piece("a", Box((2 * rank, 0), (2, 3)), LocalView("a", 0, (3, 1)))
+    b = Piece("b", Box((3 * rank,), (3 - rank,)), LocalView("b", 0, (1,)))
+    return (a, b)
+
+
+SOURCE = Layout(PARAMS, (rows(0), rows(1)))
+
+
+class FakeTrainer:
+    """One rank's shards, filled with a number that tells the step."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.views = allocate(SOURCE.ranks[rank], dtypes(PARAMS), torch.device("cpu"))
+        self.train(0)
+
+    def train(self, step: int) -> None:
+        for piece in SOURCE.ranks[self.rank]:
+            whole = weights(step)[piece.name]
+            local_view(piece, self.views[piece.view.key])[:] = whole[piece.box.slices()]
+
+    def stage_weights(self, transport: Any, plan: Any, version: int) -> Any:
+        return transport.stage(plan, self.rank, version, self.views)
+
+
+class FakeRollout(RolloutEngine):
+    """Keeps what it was given."""
+
+    _version = -1
+
+    def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._version, self.tensors = version, dict(tensors)
+
+    def layout(self, params: Layout) -> Layout:
+        return Layout.full(params.params, self.rank.world)
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def abort(self, request_id: str) -> None: ...
+
+    async def generate(self, request: Any) -> Any: ...
+
+
+class FakeGroup(WorkerGroup):
+    """Calls every member in turn."""
+
+    def __init__(self, role: str, members: list[Any]) -> None:
+        self.role, self.members, self.mesh = role, members, Mesh(dp=len(members))
+
+    def call(self, method: str, *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result([getattr(one, method)(*args) for one in self.members])
+        except Exception as error:  # noqa: BLE001
+            future.set_exception(error)
+        return future
+
+    def client(self) -> RolloutEngine:
+        return self.members[0]
+
+
+def weights(step: int) -> dict[str, torch.Tensor]:
+    return {
+        "a": torch.arange(12.0).reshape(4, 3) + 100 * step,
+        "b": (torch.arange(5.0) + step).bfloat16(),
+    }
+
+
+def pools() -> tuple[list[FakeTrainer], list[FakeRollout]]:
+    replicas = []
+    for rank in range(2):
+        replica = FakeRollout(None, RolloutSpec("", ModelConfig(path="none")))
+        replica.rank = RankInfo(rank, 2)
+        replicas.append(replica)
+    return [FakeTrainer(0), FakeTrainer(1)], replicas
+
+
+def connect(engine, trainers, replicas, resharder):
+    target = replicas[0].layout(SOURCE)
+    plan = resharder.plan(*engine.layouts(SOURCE, target))
+    engine.prepare(plan, FakeGroup("policy", trainers), FakeGroup("rollout", replicas))
+
+
+def of(tmp_path: Path, transport: str = "disk", **options: Any) -> TransportCheckpoint:
+    config = TransportCheckpoint.Config(transport=transport, directory=str(tmp_path), **options)
+    return TransportCheckpoint(config)
+
+
+@pytest.mark.parametrize("transport", ["disk", "shm"])
+@pytest.mark.parametrize("resharder", RESHARDERS)
+def test_every_replica_has_the_exact_weights(tmp_path, transport, resharder):
+    trainers, replicas = pools()
+    engine = of(tmp_path, transport)
+    connect(engine, trainers, replicas, resharder)
+    for step in (1, 2):
+        for trainer in trainers:
+            trainer.train(step)
+        stats = engine.publish(step)
+        assert stats.bytes_moved == 2 * (12 * 4 + 5 * 2)
+        for replica in replicas:
+            assert replica.version == step
+            for name, tensor in weights(step).items():
+                assert torch.equal(replica.tensors[name], tensor)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_bucket_is_refused_and_the_old_version_serves(tmp_path):
+    trainers, replicas = pools()
+    engine = of(tmp_path)
+    connect(engine, trainers, replicas, RESHARDERS[0])
+    engine.publish(1)
+    stage = trainers[1].stage_weights
+
+    def damaged(transport, plan, version):
+        receipts = stage(transport, plan, version)
+        path = Path(receipts[0].path)
+        data = bytearray(path.read_bytes())
+        data[3] ^= 1
+        path.write_bytes(data)
+        return receipts
+
+    trainers[1].stage_weights = damaged
+    for trainer in trainers:
+        trainer.train(2)
+    with pytest.raises(SyncError, match="version 2: the part of rank 1 is damaged"):
+        engine.publish(2)
+    for replica in replicas:
+        assert replica.version == 1
+        assert torch.equal(replica.tensors["a"], weights(0)["a"])
+    assert list(tmp_path.iterdir()) == []
+    trainers[1].stage_weights = stage
+    engine.publish(3)
+    assert [r.version for r in replicas] == [3, 3]
+
+
+def test_a_replica_that_fails_lets_none_flip(tmp_path):
+    trainers, replicas = pools()
+    engine = of(tmp_path)
+    connect(engine, trainers, replicas, RESHARDERS[0])
+    engine.publish(1)
+
+    def broken(*args):
+        raise SyncError("no room")
+
+    replicas[1].fetch_weights = broken
+    with pytest.raises(SyncError, match="no room"):
+        engine.publish(2)
+    assert [r.version for r in replicas] == [1, 1]
+
+
+def test_a_missing_part_is_named(tmp_path):
+    trainers, replicas = pools()
+    engine = of(tmp_path)
+    connect(engine, trainers, replicas, RESHARDERS[0])
+    trainers[1].stage_weights = lambda *args: []
+    with pytest.raises(SyncError, match="version 1 lacks 2 parts"):
+        engine.publish(1)
+
+
+def test_flipping_needs_the_staged_version():
+    with pytest.raises(SyncError, match="version 4 is not staged"):
+        pools()[1][0].flip_weights(4)
+
+
+def test_disk_needs_a_directory():
+    trainers, replicas = pools()
+    engine = TransportCheckpoint(TransportCheckpoint.Config(transport="disk"))
+    with pytest.raises(ConfigError, match="checkpoint.directory"):
+        connect(engine, trainers, replicas, RESHARDERS[0])
+
+
+def test_hybrid_refuses_pools_of_unequal_size():
+    engine = HybridCheckpoint(HybridCheckpoint.Config())
+    trainers, replicas = pools()
+    with pytest.raises(ConfigError, match="checkpoint=transport"):
+        connect(engine, trainers, replicas[:1], _Beside())
+
+
+class _Beside(GatherAll):
+    def plan(self, source, target):
+        return super().plan(source.beside(after=1), target)
