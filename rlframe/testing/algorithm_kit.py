@@ -146,6 +146,21 @@ class AlgorithmKit:
         assert torch.equal(gradient[mask].sign(), -wanted[mask].sign().double())
         assert (gradient[~mask] == 0).all()
 
+    def test_extreme_ratios_stay_finite(self) -> None:
+        """Tokens that became e^200 times as probable, or as improbable: finite in float32."""
+        algorithm = self.algorithm()
+        role = algorithm.roles()[0]
+        case = self._case(algorithm)
+        shape = leaves_of(role, case)["logprobs"].shape
+        high = torch.arange(shape.numel()).reshape(shape) % 2 == 0
+        new, old = torch.where(high, -0.01, -200.0), torch.where(high, -200.0, -0.01)
+        names = [n for r in algorithm.roles() for out, n in r.outputs.items() if out == "logprobs"]
+        case = self._case(algorithm, given=dict.fromkeys([*names, "rollout_logprobs"], old))
+        leaves = {n: leaf.float() for n, leaf in leaves_of(role, case).items()}
+        got = _step(algorithm, role, case.batch, leaves | {"logprobs": new})
+        assert np.isfinite(got.loss)
+        assert all(torch.isfinite(g).all() for g in got.gradients.values())
+
     @pytest.mark.parametrize("masks", [("1", "1", "1"), ("", "", ""), ("000", "", "0"), ("1", "")])
     def test_one_token_and_empty_responses(self, masks: tuple[str, ...]) -> None:
         """Finite loss and gradient; both zero where no token counts."""
