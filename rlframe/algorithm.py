@@ -30,6 +30,8 @@ TokenReduction = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-su
 REDUCTIONS: tuple[str, ...] = get_args(TokenReduction)
 
 Reduction = Literal[TokenReduction, "mean"]
+ModelKind = Literal["policy", "value", "score", "teacher"]
+"""A model's head: logits, a number a token, a number a row, the logits of one that is not ours."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class RoleSpec:
     """
 
     name: str
-    model: Literal["policy", "value", "score", "teacher"] = "policy"
+    model: ModelKind = "policy"
     trained: bool = False
     outputs: Mapping[str, str] = field(default_factory=dict)
     computes: tuple[str, ...] = ("logprobs",)
@@ -147,7 +149,8 @@ class Algorithm:
     """True when the data writes the responses, so that no rollout engine starts."""
     capabilities: ClassVar[frozenset[str]] = frozenset()
     """What a conformance kit may test beyond the rest: "group-relative" says that advantages are
-    exactly 0 in a group of one and where all rewards of a group are equal."""
+    exactly 0 in a group of one and where all rewards of a group are equal, "drops-tokens" that some
+    tokens have no gradient though they have an advantage."""
     reads: ClassVar[tuple[str, ...]] = (
         "rewards",
         "group_ids",

@@ -135,7 +135,7 @@ class _Refinement:
         at = np.searchsorted(back, give - gap / 2)
         choices = np.clip(np.stack([at - 1, at]), 0, len(back) - 1)
         moved = give - back[choices]
-        side, x = np.unravel_index(np.abs(moved - gap / 2).argmin(), moved.shape)
+        side, x = divmod(int(np.abs(moved - gap / 2).argmin()), len(mine))
         if not 0 < moved[side, x] < gap:
             return
         y = int(choices[side, x]) - (not self._swaps_only)

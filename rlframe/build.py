@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from typing import Any
 from rlframe.algorithm import Algorithm, RoleSpec
 from rlframe.assemble_batch import batch_of
 from rlframe.balance import width_of
+from rlframe.batch import Batch
 from rlframe.callbacks import CallbackList
 from rlframe.collector import Collector, OfflineCollector
-from rlframe.columns import Schema
 from rlframe.config import Config
 from rlframe.data import PromptStream, open_dataset, read_rows, stop_token_ids
 from rlframe.errors import ConfigError, ModelError
@@ -26,6 +27,7 @@ from rlframe.interfaces.data import Dataset
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import ModelSpec
+from rlframe.interfaces.transfer import TransferEngine
 from rlframe.metrics import validation_metrics
 from rlframe.orchestrator import Orchestrator, Parts
 from rlframe.paths import resolve_model
@@ -86,7 +88,7 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
     collector = _collector(config, algorithm, tokenizer, sampling, scorer, groups)
     callbacks = CallbackList.from_config(config.callback)
     snapshots = SnapshotStore(run_dir, config.run.keep)
-    validator = _validator(config, collector, validation, groups, schema, algorithm)
+    validator = _validator(config, collector, validation, groups, transfer, algorithm)
     recorder = Recorder(
         config,
         run_dir,
@@ -258,7 +260,7 @@ def _validator(
     collector: Collector | OfflineCollector,
     rows: list[Row],
     groups: Mapping[str, WorkerGroup],
-    schema: Schema,
+    transfer: TransferEngine,
     algorithm: Algorithm,
 ) -> Callable[[], Mapping[str, float]] | None:
     """Greedy answers and their rewards; for offline methods the loss on held-out rows."""
@@ -267,7 +269,8 @@ def _validator(
     if isinstance(collector, Collector):
         online = collector
         return lambda: validation_metrics(online.evaluate(rows))
-    batch = batch_of(collector.collect(rows).accepted, schema=schema)
+    held_out = collector.collect(rows).accepted
+    batch = batch_of(held_out, schema=algorithm.schema(), transfer=transfer)
     plan = plan_update(
         batch.lengths("prompt_ids") + batch.lengths("response_ids"),
         batch["group_ids"].numpy(),
@@ -279,8 +282,16 @@ def _validator(
         atom_ids=algorithm.atoms(batch),
     )
 
+    @cache
+    def scored() -> Batch:
+        """With the columns of roles that never change."""
+        out = batch
+        for role in (role for role in algorithm.scorers() if not role.trained):
+            out = out.add_handles(groups[role.name].call("infer", out).result())
+        return out
+
     def evaluate() -> dict[str, float]:
-        figures = groups["policy"].call("evaluate", batch, plan).result()[0]
+        figures = groups["policy"].call("evaluate", scored(), plan).result()[0]
         return {f"val/{name}": value for name, value in figures.items()}
 
     return evaluate

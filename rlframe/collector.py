@@ -41,6 +41,8 @@ class Collected:
     """Ids of groups without a scored episode, and the reason."""
     skipped_episodes: int = 0
     """Episodes that left their group because a reward failed."""
+    fault: str = ""
+    """What such a reward did, the last time; empty where none failed."""
 
 
 def episode_seed(seed: int, group_id: int, position: int) -> int:
@@ -67,7 +69,7 @@ class Collector:
     def collect(self, rows: Sequence[Row]) -> Collected:
         """Play a group for each row and sort the groups by what becomes of them."""
         groups = self._loop.run(self._run_groups(rows, self._requests))
-        out = Collected()
+        out = Collected(fault=self._scorer.take_fault())
         for group, skipped in groups:
             self._sort(group, skipped, out)
         return out

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from rlframe.rng import set_rng_state
 from rlframe.snapshot import load_snapshot
 
 if TYPE_CHECKING:
-    from rlframe.algorithm import Algorithm
+    from rlframe.algorithm import Algorithm, ModelKind
     from rlframe.build import Built
     from rlframe.host.host import PluginHost
     from rlframe.interfaces.model import ModelEngine
@@ -103,18 +104,27 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
     from rlframe.paths import check_models
 
     check_models(config)
-    from rlframe.build import build
     from rlframe.run_dir import open_run
     from rlframe.summary import read_summary
 
     config = anchored(config, host)
     place = open_run(config, resume)
-    if _is_finished(place, config.steps):
-        print(
-            f"the run {place.path} is finished at step {config.steps}: "
-            f"give steps=N above {config.steps} to go on"
-        )
+    try:
+        if not _is_finished(place, config.steps):
+            _run_in(place, config, host)
+        else:
+            print(
+                f"the run {place.path} is finished at step {config.steps}: "
+                f"give steps=N above {config.steps} to go on"
+            )
         return Fit(place.path, read_summary(place.path))
+    finally:
+        place.close()
+
+
+def _run_in(place: RunPlace, config: Config, host: PluginHost) -> None:
+    from rlframe.build import build
+
     built = build(config, host, place.path)
     try:
         if place.snapshot is not None:
@@ -127,10 +137,9 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
     if reason in _SIGNALS:
         raise Stopped(
             f"stopped by {reason} after step {built.orchestrator.step}; the state is saved. "
-            f"Go on with: rlframe fit --resume {place.path}",
+            f"Go on with: rlframe fit --resume {shlex.quote(str(place.path))}",
             128 + int(_SIGNALS[reason]),
         )
-    return Fit(place.path, read_summary(place.path))
 
 
 def _is_finished(place: RunPlace, steps: int) -> bool:
@@ -143,8 +152,11 @@ def _is_finished(place: RunPlace, steps: int) -> bool:
     return whole and read_summary(place.path)["status"] == "finished"
 
 
-def build_policy(config: Config) -> ModelEngine:
-    """The policy's engine alone, on one rank in this process. Raises ModelError."""
+def build_policy(config: Config, kind: ModelKind = "policy") -> ModelEngine:
+    """The policy's engine alone, on one rank in this process, with the head of ``kind``.
+
+    Raises ModelError.
+    """
     from rlframe.build import engine_specs
     from rlframe.interfaces.strategy import RankInfo
     from rlframe.paths import find_model
@@ -152,6 +164,7 @@ def build_policy(config: Config) -> ModelEngine:
     find_model("model.path", config.role("policy").model.path)
     algorithm: Algorithm = config.algo.load()(config.algo.config)
     spec = engine_specs(config, algorithm, 1.0, 0)["policy"]
+    spec = replace(spec, model=replace(spec.model, kind=kind))
     engine: ModelEngine = config.role("policy").engine.load()(RankInfo())
     engine.setup(spec)
     return engine
@@ -183,9 +196,9 @@ def stop_on_signals(run: Orchestrator) -> Iterator[None]:
         if run.stop_reason:
             raise KeyboardInterrupt
         run.stop_reason = signal.Signals(number).name
-        run.parts.recorder.message(
-            f"{run.stop_reason}: stopping after this step and saving; once more stops at once"
-        )
+        text = f"{run.stop_reason}: stopping after this step and saving; once more stops at once"
+        # Not from here: the signal may have come in the middle of a logger's own writing.
+        threading.Thread(target=run.parts.recorder.message, args=(text,), daemon=True).start()
 
     before = {one: signal.signal(one, ask) for one in _SIGNALS.values()}
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Box", "Layout", "LocalView", "Move", "ParamInfo", "Piece", "Plan"]
+__all__ = ["Box", "Layout", "LocalView", "Move", "ParamInfo", "Piece", "Plan", "strides"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Layout:
     def full(cls, params: Mapping[str, ParamInfo], ranks: int = 1) -> Layout:
         """Every rank holds every parameter whole, under its own name."""
         pieces = tuple(
-            Piece(name, Box((0,) * len(p.shape), p.shape), LocalView(name, 0, _strides(p.shape)))
+            Piece(name, Box((0,) * len(p.shape), p.shape), LocalView(name, 0, strides(p.shape)))
             for name, p in params.items()
         )
         return cls(params, (pieces,) * ranks)
@@ -128,9 +128,10 @@ class Plan:
         return not self.moves and self.source.same_boxes(self.target)
 
 
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
+def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements between neighbours along each dimension of a dense row-major tensor."""
+    steps, step = [], 1
     for extent in reversed(shape):
-        strides.append(step)
+        steps.append(step)
         step *= extent
-    return tuple(reversed(strides))
+    return tuple(reversed(steps))

@@ -91,6 +91,7 @@ class Orchestrator:
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Score the batch, derive advantages, update every trained role."""
+        self.parts.recorder.updating()
         batch.scalars = ask_mapping(self.algorithm, "scalars")
         for role in self.algorithm.scorers():
             if self._given_by_update(role):
@@ -157,6 +158,7 @@ class Orchestrator:
         """Draw until the buffer holds enough; returns what was turned down on the way."""
         figures = {"collect/refused_groups": 0.0, "collect/failed_groups": 0.0}
         figures["collect/skipped_episodes"] = 0.0
+        fault = ""
         for _ in range(self.config.data.max_refills + 1):
             missing = wanted - len(self.buffer)
             if missing <= 0:
@@ -164,6 +166,7 @@ class Orchestrator:
             found = self.parts.collector.collect(self.stream.draw(missing))
             self.buffer.put(found.accepted)
             self._count(found, figures)
+            fault = f". The last fault: {found.fault}" if found.fault else fault
         if len(self.buffer) >= wanted:
             return figures
         raise TrainingError(
@@ -171,13 +174,15 @@ class Orchestrator:
             f"groups were accepted: {type(self.algorithm).__name__}.accept refused "
             f"{figures['collect/refused_groups']:.0f}, {figures['collect/failed_groups']:.0f} had "
             "no score. Use prompts of mixed difficulty, a higher temperature, more "
-            "algo.samples_per_prompt, or raise data.max_refills"
+            f"algo.samples_per_prompt, or raise data.max_refills{fault}"
         )
 
     def _count(self, found: Collected, figures: dict[str, float]) -> None:
         figures["collect/refused_groups"] += len(found.refused)
         figures["collect/failed_groups"] += len(found.failed)
         figures["collect/skipped_episodes"] += found.skipped_episodes
+        if found.fault:
+            self.parts.recorder.message(f"left out, by reward.on_error=skip: {found.fault}")
         for group, reason in found.failed.items():
             self.parts.recorder.message(f"prompt {group} left out: {reason}")
 
@@ -251,6 +256,7 @@ class Orchestrator:
             "version": self.version,
             "stream": self.stream.state_dict(),
             "buffer": self.buffer.state_dict(),
+            "kinds": {role.name: role.model for role in self._specs if role.trained},
             "algorithm": ask_mapping(self.algorithm, "state_dict"),
             "callbacks": self.parts.callbacks.state_dict(),
         }

@@ -5,12 +5,15 @@ The Orchestrator tells it what happened; it tells loggers, callbacks and plugins
 
 from __future__ import annotations
 
+import copy
 import json
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlframe.asking import ask_mapping
 from rlframe.callbacks import CallbackList
 from rlframe.config import Config
 from rlframe.interfaces.loop import Logger
@@ -54,6 +57,8 @@ class Recorder:
         self._began = time.perf_counter()
         self._tokens = self._busy_s = 0.0
         self._flat_steps = 0
+        self._kept: dict[str, Any] | None = None
+        self._saved_step = -1
 
     # --- events of a run --------------------------------------------------------------------
 
@@ -113,6 +118,11 @@ class Recorder:
         # A callback may have ended the run: what it ended with is saved too.
         if run.done or (options.save_every and run.step % options.save_every == 0):
             self.save(run)
+        self._kept = None if run.done else _before_collecting(run)
+
+    def updating(self) -> None:
+        """The weights are about to change: they no longer belong to the state of the last step."""
+        self._kept = None
 
     def validated(self, run: Orchestrator, when: str) -> dict[str, float]:
         """Validate and note the result in the summary as ``val_before`` or ``val_after``."""
@@ -125,8 +135,8 @@ class Recorder:
                 self._logger.log(run.step, figures)
         return figures
 
-    def save(self, run: Orchestrator) -> None:
-        """Write a snapshot of the whole state."""
+    def save(self, run: Orchestrator, earlier: Mapping[str, Any] | None = None) -> None:
+        """Write a snapshot of the whole state, with what is ``earlier`` instead of now's."""
 
         def write(directory: Path) -> None:
             for role in run.algorithm.roles():
@@ -136,7 +146,10 @@ class Recorder:
                     run.roles[role.name].call("save", part).result()
 
         state = {"run": run.state_dict(), "rng": rng_state(), "summary": self._progress(run)}
+        for part, values in (earlier or {}).items():
+            state[part] |= values
         path = self._snapshots.save(run.step, write, state)
+        self._saved_step = run.step
         self._callbacks.on_snapshot_saved(run, str(path))
 
     def finished(self, run: Orchestrator) -> None:
@@ -145,7 +158,13 @@ class Recorder:
         self._close(run, status, None)
 
     def failed(self, run: Orchestrator, error: BaseException) -> None:
-        """Write the summary with the reason and close the loggers."""
+        """Write the summary with the reason and close the loggers.
+
+        Where a step failed before its updates began (a reward, a row), the state after the step
+        before it is saved, and the error says how to go on.
+        """
+        if isinstance(error, Exception):
+            self._rescue(run, error)
         try:
             self._close(run, f"failed: {type(error).__name__}: {error}", error)
         except LoggerError as second:
@@ -185,6 +204,19 @@ class Recorder:
         self._callbacks.on_validation_end(run, figures)
         return figures
 
+    def _rescue(self, run: Orchestrator, error: Exception) -> None:
+        try:
+            if self._kept is not None and self._saved_step != run.step:
+                self.save(run, self._kept)
+        except Exception as second:  # a dead worker cannot save: the first error is told
+            error.add_note(f"the state after step {run.step} could not be saved: {second}")
+        saved = self._snapshots.paths()
+        if saved:
+            error.add_note(
+                f"saved is {saved[-1].name}. Go on with: rlframe fit --resume "
+                f"{shlex.quote(str(self.run_dir))}"
+            )
+
     def _progress(self, run: Orchestrator) -> dict[str, Any]:
         return self._summary | {
             "steps": run.step,
@@ -222,6 +254,16 @@ class Recorder:
         ]
         text = "".join(line + "\n" for line in lines)
         (folder / f"step-{step:06d}.jsonl").write_text(text, encoding="utf-8")
+
+
+def _before_collecting(run: Orchestrator) -> dict[str, Any]:
+    """The parts of a run's state that collecting changes."""
+    parts = {
+        "stream": run.stream.state_dict(),
+        "buffer": run.buffer.state_dict(),
+        "algorithm": ask_mapping(run.algorithm, "state_dict"),
+    }
+    return copy.deepcopy({"run": parts, "rng": rng_state()})
 
 
 def _short(figures: Mapping[str, float]) -> str:

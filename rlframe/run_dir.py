@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -38,7 +39,11 @@ class RunPlace:
     snapshot: Path | None = None
 
     def __post_init__(self) -> None:
-        weakref.finalize(self, os.close, _lock(self.path))
+        self._release = weakref.finalize(self, os.close, _lock(self.path))
+
+    def close(self) -> None:
+        """Give the folder free; an exception that is kept (a notebook's) would hold it for long."""
+        self._release()
 
 
 def open_run(
@@ -117,7 +122,8 @@ def _make_named(parent: Path, config: Config) -> Path:
         path.mkdir()
     except FileExistsError as error:
         raise ConfigError(
-            f"{path} is there already: choose another run.name, or go on with --resume {path}"
+            f"{path} is there already: choose another run.name, or go on with --resume "
+            f"{shlex.quote(str(path))}"
         ) from error
     return path
 

@@ -24,9 +24,8 @@ class DAPO(Clipped):
     of 20480 tokens; lengths count sampled tokens, so a tool's output is not overlong.
     ``mask_truncated=true`` is the paper's overlong filtering.
 
-    verl: ``algorithm.filter_groups``, ``clip_ratio_high=0.28``,
-    ``reward.reward_kwargs.overlong_buffer_cfg``; its recipe throws the surplus of a refill away,
-    and its dual clip is on. TRL: ``loss_type="dapo" epsilon_high=0.28``, ``get_soft_overlong_
+    verl: ``algorithm.filter_groups``, ``clip_ratio_high=0.28``, ``overlong_buffer_cfg`` in tokens;
+    its synchronous trainer throws the surplus of a refill away, and its dual clip is on. TRL: ``loss_type="dapo" epsilon_high=0.28``, ``get_soft_overlong_
     punishment`` as a reward function; it draws no further prompts.
     """  # noqa: D205,D415
 

@@ -59,8 +59,10 @@ class PPO(KLInReward):
         """Discount a token, from 0 to 1."""
         gae_lambda: float = 0.95
         """Lambda of the policy's advantages, from 0 to 1."""
+        length_alpha: float | None = None
+        """Makes the policy's lambda 1 - 1 / (alpha * length), above 0; None takes gae_lambda."""
         critic_lambda: float | None = None
-        """Lambda of the critic's returns, from 0 to 1; None takes gae_lambda (VC-PPO: 1)."""
+        """Lambda of the critic's returns, from 0 to 1; None takes the policy's (VC-PPO: 1)."""
         whiten: bool = True
         """Give the batch's advantages mean 0 and variance 1."""
         clip_ratio: float = 0.2
@@ -81,6 +83,7 @@ class PPO(KLInReward):
             super().__post_init__()
             for name in ("gamma", "gae_lambda", "critic_lambda"):
                 check_range(self, name, 0, 1)
+            check_range(self, "length_alpha", above=0)
             check_range(self, "clip_ratio", above=0, high=1)
             check_range(self, "clip_ratio_high", above=0)
             check_range(self, "dual_clip", above=1)
@@ -120,7 +123,7 @@ class PPO(KLInReward):
         rewards, values = self.token_rewards(batch, mask), batch["values"]
         gamma, lam, critic_lam = (
             self.config.gamma,
-            self.policy_lambda(mask),
+            self._policy_lambda(mask),
             self._critic_lambda(batch),
         )
         advantages, returns = ops.gae(rewards, values, mask, gamma, lam)
@@ -145,9 +148,12 @@ class PPO(KLInReward):
             rewards = rewards + self.kl_rewards(batch)
         return rewards
 
-    def policy_lambda(self, mask: Tensor) -> float | Tensor:
-        """Lambda of the policy's advantages, one number or (B,); ``mask`` (B, R)."""
-        return self.config.gae_lambda
+    def _policy_lambda(self, mask: Tensor) -> float | Tensor:
+        """Lambda of the policy's advantages: one number, or (B,) by the rows' lengths."""
+        if self.config.length_alpha is None:
+            return self.config.gae_lambda
+        lengths = mask.sum(1).clamp(min=1).double()
+        return (1 - 1 / (self.config.length_alpha * lengths)).clamp(0, 1)
 
     def _critic_lambda(self, batch: Batch) -> float | None:
         """Lambda of the returns where it is not the policy's."""

@@ -6,8 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rlframe import Algorithm, DataError, RoleSpec, Row, Term
+from rlframe import Algorithm, RoleSpec, Row, Term
 from rlframe.algorithm import Example
+from rlframe_algorithms.pairs import written_text
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -22,7 +23,8 @@ class SFT(Algorithm):
     """Negative log-likelihood of written responses, averaged over tokens.
 
     The mean is over all response tokens of the optimiser step. ``kl_coef`` above 0 keeps the policy
-    near the model that it started from.
+    near the model that it started from. The response is text, or chat messages of which it is the
+    last, in the column ``response`` or, as TRL names it, ``completion``.
     """
 
     @dataclass(frozen=True)
@@ -31,8 +33,8 @@ class SFT(Algorithm):
 
         samples_per_prompt: int = 1
         """Always 1: the data writes the response."""
-        response_key: str = "response"
-        """Dataset column that holds the response."""
+        response_key: str = ""
+        """Dataset column that holds the response; empty takes response or (TRL's) completion."""
 
         def __post_init__(self) -> None:
             """Check ranges; raises ValueError."""
@@ -55,16 +57,9 @@ class SFT(Algorithm):
     def examples(self, row: Row) -> list[Example]:
         """The response of a dataset row. Raises DataError where there is none."""
         key = self.config.response_key
-        if key not in row.columns:
-            known = ", ".join(sorted(row.columns))
-            raise DataError(
-                f"{row.source}: no column '{key}' to learn from (it has {known}); "
-                "name the right one by algo.response_key=COLUMN"
-            )
-        response = row.columns[key]
-        if not isinstance(response, str):
-            raise DataError(f"{row.source}: column '{key}' is {type(response).__name__}, not text")
-        return [Example(response)]
+        if not key:
+            key = "completion" if _has_completion(row) else "response"
+        return [Example(written_text(row, key))]
 
     def policy_loss(self, out: Output, batch: TensorDict) -> Tensor:
         """-log pi of each response token: (b, R), nats."""
@@ -74,3 +69,7 @@ class SFT(Algorithm):
         """The terms of the base under the name ``nll``."""
         terms = super().loss(role, out, batch)
         return {"nll": terms.pop("pg_loss"), **terms}
+
+
+def _has_completion(row: Row) -> bool:
+    return "response" not in row.columns and "completion" in row.columns

@@ -10,6 +10,7 @@ from rlframe import Component, hookimpl
 from rlframe_plugins.loggers.components import LOGGERS
 from rlframe_plugins.mappers.cli import add_map_command
 from rlframe_plugins.protocols import PROTOCOLS
+from rlframe_plugins.resharders.cli import add_reshard_command
 
 if TYPE_CHECKING:
     from rlframe import Config
@@ -100,6 +101,12 @@ _DATAFLOW = (
         "zero-redundancy",
         "rlframe_plugins.resharders.zero_redundancy:ZeroRedundancy",
         summary="every rank receives just what it lacks",
+    ),
+    Component(
+        "resharder",
+        "vanilla",
+        "rlframe_plugins.resharders.vanilla:Vanilla",
+        summary="every rank gathers its whole replica and keeps its part",
     ),
     Component(
         "resharder",
@@ -242,8 +249,9 @@ def rlframe_components() -> Sequence[Component]:
 
 @hookimpl
 def rlframe_cli(subcommands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``rlframe map``."""
+    """Add ``rlframe map`` and ``rlframe reshard``."""
     add_map_command(subcommands)
+    add_reshard_command(subcommands)
 
 
 @hookimpl

@@ -17,7 +17,7 @@ from rlframe.cli.parser import (
     say,
     take_global,
 )
-from rlframe.errors import RlframeError
+from rlframe.errors import ConfigError, RlframeError
 from rlframe.host.host import PluginHost, use_host
 
 __all__ = ["main"]
@@ -28,11 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
     try:
+        _check_directory()
         return _run(argv)
     except RlframeError as error:
         if debug:
             traceback.print_exc()
         say(f"rlframe: error: {error}")
+        for note in getattr(error, "__notes__", ()):
+            say(note)
         return error.exit_code
     except KeyboardInterrupt:
         say("rlframe: interrupted")
@@ -40,6 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _check_directory() -> None:
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise ConfigError(f"the working directory is gone ({error.strerror}): cd to one") from error
 
 
 def _run(argv: Sequence[str]) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rlframe.asking import raised_in
 from rlframe.data.mixture import MIX, Mixture, parse_mixture
 from rlframe.data.nested import AliasedDataset
-from rlframe.errors import ConfigError, DataError, unknown_name
+from rlframe.errors import ConfigError, DataError, RlframeError, unknown_name
 from rlframe.host.resolve import resolve
 from rlframe.interfaces.data import Dataset
 
@@ -68,10 +69,10 @@ def _opened(uri: str, host: PluginHost, config: DataConfig | None) -> Dataset:
     direct = _CLASS.fullmatch(uri)
     if direct:
         target = f"{direct[1]}:{direct[2]}"
-        return _checked(resolve(host, "dataset", target).value.open(uri), uri)
+        return _open_with(resolve(host, "dataset", target).value, uri)
     scheme, uri = _split(uri, host)
     if scheme in host.components("dataset"):
-        return _checked(resolve(host, "dataset", scheme).value.open(uri), uri)
+        return _open_with(resolve(host, "dataset", scheme).value, uri)
     claimed = host.hook.rlframe_open_dataset(uri=uri, config=config)
     if claimed is not None:
         return _checked(claimed, uri)
@@ -97,6 +98,16 @@ def _split(uri: str, host: PluginHost) -> tuple[str, str]:
             f"data '{uri}' names no kind of dataset: write SCHEME:{uri}. Known schemes: {known}"
         )
     return suffix, f"{suffix}:{uri}"
+
+
+def _open_with(kind: Any, uri: str) -> Dataset:
+    try:
+        return _checked(kind.open(uri), uri)
+    except RlframeError:
+        raise
+    except Exception as error:  # a dataset of the user's own may raise anything
+        what = f"data '{uri}': {getattr(kind, '__name__', kind)}.open"
+        raise DataError(raised_in(what, error)) from error
 
 
 def _checked(dataset: object, uri: str) -> Dataset:

@@ -89,7 +89,8 @@ class Cluster(ABC):
     """Starts and ends worker groups. The only place that sets rank, world, threads, devices."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
-    """Of "restart": it starts dead workers again, ``run.max_restarts`` times."""
+    """Of "processes": workers are processes of their own; "restart": it starts dead workers again,
+    ``run.max_restarts`` times."""
 
     config: Any
 

@@ -86,6 +86,8 @@ class TransferEngine(ABC):
     caller_owned: ClassVar[bool] = False
     """Whether columns that a worker makes travel as return objects, which the caller owns: a
     worker then makes handles by :meth:`describe`, and the cluster sets their ``ref``."""
+    forgets: ClassVar[bool] = True
+    """Whether a freed block cannot be read any more, even where a handle to it is left."""
     bytes_read: int = 0
 
     @abstractmethod
@@ -120,6 +122,8 @@ class LocalTransfer(TransferEngine):
 
     A block lives as long as a handle to it.
     """
+
+    forgets = False
 
     def __init__(self, owner: str = "local") -> None:
         self._owner = owner

@@ -17,6 +17,7 @@ _HOME = {
     "decoupled_normalised": "rlframe.ops.advantages",
     "divergence_masked": "rlframe.ops.token_losses",
     "divergence_outside": "rlframe.ops.token_losses",
+    "draw_tokens": "rlframe.ops.covariance",
     "episode_sums": "rlframe.ops.groups",
     "explained_variance": "rlframe.ops.temporal",
     "gae": "rlframe.ops.temporal",
@@ -48,10 +49,17 @@ _HOME = {
     "policy_gradient": "rlframe.ops.token_losses",
     "preference_loss": "rlframe.ops.pairs",
     "reward_to_go": "rlframe.ops.returns",
+    "rollout_inside": "rlframe.ops.correction",
+    "rollout_log_weight": "rlframe.ops.correction",
+    "rollout_weight": "rlframe.ops.correction",
     "sequence_clipped": "rlframe.ops.sequence_losses",
     "sequence_log_ratio": "rlframe.ops.ratios",
+    "share_of_tokens": "rlframe.ops.covariance",
     "soft_gated": "rlframe.ops.token_losses",
     "tapered": "rlframe.ops.sequence_losses",
+    "token_covariance": "rlframe.ops.covariance",
+    "token_keys": "rlframe.ops.covariance",
+    "top_tokens": "rlframe.ops.covariance",
     "value_clip_fraction": "rlframe.ops.values",
     "weight_clipped": "rlframe.ops.token_losses",
 }
@@ -70,6 +78,14 @@ if TYPE_CHECKING:
         mean_scaled,
         outcome_advantages,
         plain_reward,
+    )
+    from rlframe.ops.correction import rollout_inside, rollout_log_weight, rollout_weight
+    from rlframe.ops.covariance import (
+        draw_tokens,
+        share_of_tokens,
+        token_covariance,
+        token_keys,
+        top_tokens,
     )
     from rlframe.ops.groups import episode_sums, group_stats, has_signal
     from rlframe.ops.kl import kl_loss, kl_reward, kl_value
@@ -107,6 +123,7 @@ __all__ = [
     "decoupled_normalised",
     "divergence_masked",
     "divergence_outside",
+    "draw_tokens",
     "episode_sums",
     "explained_variance",
     "gae",
@@ -137,10 +154,17 @@ __all__ = [
     "policy_gradient",
     "preference_loss",
     "reward_to_go",
+    "rollout_inside",
+    "rollout_log_weight",
+    "rollout_weight",
     "sequence_clipped",
     "sequence_log_ratio",
+    "share_of_tokens",
     "soft_gated",
     "tapered",
+    "token_covariance",
+    "token_keys",
+    "top_tokens",
     "value_clip_fraction",
     "weight_clipped",
 ]

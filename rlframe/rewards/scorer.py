@@ -24,6 +24,7 @@ __all__ = ["Scorer", "WeightedReward", "load_reward"]
 
 _SHOWN = 200
 """Characters of prompt and response in an error."""
+_ADVICE = "\n  reward.on_error=skip leaves such responses out and counts them"
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,7 @@ class Scorer:
         self.rewards = tuple(rewards)
         self.on_error = on_error
         self.timeout_s = timeout_s
-        self.last_error: RewardError | None = None
-        """The last fault that was skipped."""
+        self._fault = ""
 
     @classmethod
     def from_config(cls, config: RewardConfig) -> Scorer:
@@ -140,7 +140,12 @@ class Scorer:
         """Note the fault, or raise it with ``on_error='fail'``."""
         if self.on_error == "fail":
             raise error
-        self.last_error = error
+        self._fault = " ".join(str(error).removesuffix(_ADVICE).split())
+
+    def take_fault(self) -> str:
+        """The last fault that was skipped since the last call, empty where there was none."""
+        fault, self._fault = self._fault, ""
+        return fault
 
     async def _outcomes(
         self, one: WeightedReward, row: Row, episodes: Sequence[Episode]
@@ -168,11 +173,11 @@ class Scorer:
         total: float | None = None
         for one, value in zip(rewards, values, strict=True):
             if isinstance(value, BaseException):
-                raise RewardError(self._fault(one, value, row, episode)) from value
+                raise RewardError(self._tell(one, value, row, episode)) from value
             try:
                 found = as_parts(value, one.label)
             except NotAReward as error:
-                raise RewardError(self._fault(one, error, row, episode)) from error
+                raise RewardError(self._tell(one, error, row, episode)) from error
             if found:
                 total = (total or 0.0) + one.weight * sum(found.values())
                 parts |= found
@@ -183,7 +188,7 @@ class Scorer:
             )
         episode.reward, episode.reward_parts = total, parts
 
-    def _fault(self, one: WeightedReward, error: BaseException, row: Row, episode: Episode) -> str:
+    def _tell(self, one: WeightedReward, error: BaseException, row: Row, episode: Episode) -> str:
         if isinstance(error, TookTooLong):
             what = f"timed out: the group was not scored in reward.timeout_s={self.timeout_s:g}"
         elif isinstance(error, NotAReward):
@@ -196,8 +201,7 @@ class Scorer:
             f"reward '{one.label}' {what}\n"
             f"  prompt ({row.source or f'group {row.group_id}'}): "
             f"{shown(row.columns.get('prompt'), _SHOWN)}\n"
-            f"  response: {shown(episode.text, _SHOWN)}\n"
-            "  reward.on_error=skip leaves such responses out and counts them"
+            f"  response: {shown(episode.text, _SHOWN)}{_ADVICE}"
         )
 
 

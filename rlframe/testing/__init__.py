@@ -10,36 +10,45 @@ from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "AlgorithmKit": "algorithm_kit",
+    "ClusterKit": "cluster_kit",
     "EnvironmentKit": "environment_kit",
     "MapperKit": "mapper_kit",
+    "PairKit": "pair_kit",
     "PluginKit": "plugin_kit",
     "ProtocolKit": "protocol_kit",
     "RewardKit": "reward_kit",
     "RolloutKit": "rollout_kit",
     "StrategyKit": "strategy_kit",
+    "TransferKit": "transfer_kit",
     "run_ranks": "dist",
 }
 
 if TYPE_CHECKING:
     from rlframe.testing.algorithm_kit import AlgorithmKit
+    from rlframe.testing.cluster_kit import ClusterKit
     from rlframe.testing.dist import run_ranks
     from rlframe.testing.environment_kit import EnvironmentKit
     from rlframe.testing.mapper_kit import MapperKit
+    from rlframe.testing.pair_kit import PairKit
     from rlframe.testing.plugin_kit import PluginKit
     from rlframe.testing.protocol_kit import ProtocolKit
     from rlframe.testing.reward_kit import RewardKit
     from rlframe.testing.rollout_kit import RolloutKit
     from rlframe.testing.strategy_kit import StrategyKit
+    from rlframe.testing.transfer_kit import TransferKit
 
 __all__ = [
     "AlgorithmKit",
+    "ClusterKit",
     "EnvironmentKit",
     "MapperKit",
+    "PairKit",
     "PluginKit",
     "ProtocolKit",
     "RewardKit",
     "RolloutKit",
     "StrategyKit",
+    "TransferKit",
     "run_ranks",
 ]
 

@@ -1,12 +1,14 @@
 """A task that any method must learn in seconds: for each of four prompts, say two right tokens.
 
-The policy is a table of logits, a critic a table of values; everything else is the core's own path.
+The policy is a table of logits, a critic a table of values, a score the sum of a table's entries at
+the tokens; everything else is the core's own path.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ToyTask"]
 
 _PROMPTS, _LENGTH, _WORDS = 4, 2, "abcde"
-_SHAPES = {"value": (_PROMPTS, _LENGTH), "score": (_PROMPTS,)}
+_SHAPES = {"value": (_PROMPTS, _LENGTH)}
 
 
 class ToyTask:
@@ -71,11 +73,20 @@ class ToyTask:
 
     def _group(self, prompt: int) -> Group:
         answer = "".join(_WORDS[token] for token in self._targets[prompt])
-        columns = {"prompt": str(prompt), "response": answer, "answer": answer}
+        wrong = "".join(_WORDS[(token + 1) % len(_WORDS)] for token in self._targets[prompt])
+        columns: dict[str, Any] = {"prompt": str(prompt), "response": answer, "answer": answer}
+        columns |= {"chosen": answer, "rejected": wrong}
+        columns |= {"chosen_safe": True, "rejected_safe": False}
         row = Row((prompt,), columns, group_id=self._steps * _PROMPTS + prompt, source="toy")
         if self.algorithm.offline:
             episodes = [
-                self._episode(row, n, row.request(), [_WORDS.index(c) for c in example.response])
+                self._episode(
+                    row,
+                    n,
+                    row.request(),
+                    [_WORDS.index(c) for c in example.response],
+                    example.columns,
+                )
                 for n, example in enumerate(self.algorithm.examples(row))
             ]
         else:
@@ -92,7 +103,14 @@ class ToyTask:
         drawn = torch.multinomial(logits.softmax(-1), 1, generator=self._random)
         return [int(token) for token in drawn[:, 0]]
 
-    def _episode(self, row: Row, number: int, request: Request, tokens: list[int]) -> Episode:
+    def _episode(
+        self,
+        row: Row,
+        number: int,
+        request: Request,
+        tokens: list[int],
+        columns: Mapping[str, Any] | None = None,
+    ) -> Episode:
         stamped = dataclasses.replace(
             request, group_id=row.group_id, episode_id=row.group_id * 1000 + number
         )
@@ -108,7 +126,8 @@ class ToyTask:
         )
         reward = None if self.algorithm.offline else sum(right) / _LENGTH
         parts = {} if reward is None else {"exact": reward}
-        return Episode(stamped, [segment], "stop", reward=reward, reward_parts=parts)
+        more = dict(columns or {})
+        return Episode(stamped, [segment], "stop", "", reward, parts, more)
 
     # --- learning -----------------------------------------------------------------------------
 
@@ -156,10 +175,11 @@ class ToyTask:
         rows = self._tables[role.name][micro["prompt_ids"][:, -1]]
         if role.model in _SHAPES:
             return Output(**{name: rows for name in computes})
-        logprobs = rows.log_softmax(-1)
+        logprobs, tokens = rows.log_softmax(-1), micro["response_ids"][..., None]
         known: dict[str, Tensor] = {
-            "logprobs": logprobs.gather(-1, micro["response_ids"][..., None])[..., 0],
+            "logprobs": logprobs.gather(-1, tokens)[..., 0],
             "entropy": -(logprobs.exp() * logprobs).sum(-1),
+            "scores": rows.gather(-1, tokens)[..., 0].sum(1),
         }
         return Output(**{name: known[name] for name in computes})
 

@@ -1,9 +1,9 @@
 """Causal attention over rows that lie side by side, registered with transformers.
 
 Everything but attention runs on the packed tokens; queries, keys and values are gathered to grids
-of (rows, longest), one for each chunk of rows of like lengths. Rows start at the left of a grid, so
-that causality alone keeps real tokens from looking at padding: no mask is made, and the fast causal
-kernels are used.
+of (rows, longest), one for each chunk of rows of like lengths, a shared prompt into all its rows.
+Rows start at the left of a grid, so that causality alone keeps real tokens from looking at padding:
+no mask is made, and the fast causal kernels are used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from rlframe.errors import ModelError
-from rlframe_strategies.packing import Chunk, Inputs, Segments
+from rlframe_strategies.packing import Chunk, Inputs, Segments, Shared
 
 __all__ = ["PACKED_ATTENTION", "attention_kwargs", "register_packed_attention", "supports_packing"]
 
@@ -89,9 +89,40 @@ class _Tokens(torch.autograd.Function):
         return grid.index_copy_(0, ctx.slots, grads[0]), None
 
 
+class _Whole(torch.autograd.Function):
+    """(T, h, d) fed tokens to (W, h, d) tokens of whole rows."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, shared: Shared) -> Tensor:
+        ctx.shared = shared
+        return tokens.index_select(0, shared.source)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        shared: Shared = ctx.shared
+        total = grads[0].index_select(0, shared.own)
+        repeated = grads[0].index_select(0, shared.repeated)
+        return total.index_add_(0, shared.source[shared.repeated], repeated), None
+
+
+class _Fed(torch.autograd.Function):
+    """(W, h, d) to (T, h, d): what attention gives for a repeated token is the same, and left."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, shared: Shared) -> Tensor:
+        ctx.shared, ctx.size = shared, len(whole)
+        return whole.index_select(0, shared.own)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        whole = grads[0].new_zeros(ctx.size, *grads[0].shape[1:])
+        return whole.index_copy_(0, ctx.shared.own, grads[0]), None
+
+
 def _to_grid(tokens: Tensor, chunk: Chunk) -> Tensor:
     """(t, h, d) to (rows, h, longest, d)."""
-    grid: Tensor = _Grid.apply(tokens, chunk)  # type: ignore[no-untyped-call]
+    full = chunk.tokens == chunk.rows * chunk.longest
+    grid: Tensor = tokens if full else _Grid.apply(tokens, chunk)  # type: ignore[no-untyped-call]
     return grid.view(chunk.rows, chunk.longest, *grid.shape[1:]).transpose(1, 2)
 
 
@@ -119,15 +150,21 @@ def packed_attention(
         raise ModelError("packed attention has no sliding window: set strategy.packing=off")
     if rlframe_segments is None:
         return _causal(query, key, value, dropout, scaling).contiguous(), None
+    shared = rlframe_segments.shared
+    heads = [t[0].transpose(0, 1) for t in (query, key, value)]
+    if shared is not None:
+        heads = [_Whole.apply(t, shared) for t in heads]  # type: ignore[no-untyped-call]
     chunks = rlframe_segments.chunks
-    sizes = [chunk.tokens for chunk in chunks]
-    parts = [list(torch.split(heads[0].transpose(0, 1), sizes)) for heads in (query, key, value)]
+    parts = [torch.split(t, [chunk.tokens for chunk in chunks]) for t in heads]
     outs: list[Tensor] = []
     for chunk, *tokens in zip(chunks, *parts, strict=True):
         q, k, v = (_to_grid(t, chunk) for t in tokens)
         flat = _causal(q, k, v, dropout, scaling).flatten(0, 1)
         outs.append(_Tokens.apply(flat, chunk))  # type: ignore[no-untyped-call]
-    return torch.cat(outs)[None], None
+    out = torch.cat(outs)
+    if shared is not None:
+        out = _Fed.apply(out, shared)  # type: ignore[no-untyped-call]
+    return out[None], None
 
 
 def _causal(

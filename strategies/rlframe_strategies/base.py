@@ -157,8 +157,9 @@ class TorchStrategy(Strategy):
         packs = self.packing.applies(
             int((micro["prompt_lengths"] + micro["response_lengths"]).max())
         )
-        self.module.use_packed_attention(packs and self.packing.ours)
-        return make_inputs(micro, packed=packs, masked=not packs, whole=whole)
+        ours = packs and self.packing.ours
+        self.module.use_packed_attention(ours)
+        return make_inputs(micro, packed=packs, masked=not packs, whole=whole, shared=ours)
 
     # --- steps --------------------------------------------------------------------------------
 

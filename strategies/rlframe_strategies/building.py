@@ -111,23 +111,23 @@ def packing_of(module: LanguageModel, packing: Packing, attn: str) -> PackingRul
 
 @torch.no_grad()
 def _agrees(module: LanguageModel) -> bool:
-    """Compare packed and padded hidden states on two short rows."""
+    """Compare packed and padded hidden states on short rows, two of which share a prompt."""
     from tensordict import TensorDict
 
-    lengths = torch.tensor([2, 1])
+    lengths = torch.tensor([2, 1, 2])
     micro = TensorDict(
         {
-            "prompt_ids": torch.tensor([[1, 2], [0, 3]]),
-            "response_ids": torch.tensor([[4, 5, 6, 7, 8], [5, 0, 0, 0, 0]]) % 8,
+            "prompt_ids": torch.tensor([[1, 2], [0, 3], [1, 2]]),
+            "response_ids": torch.tensor([[4, 5, 6, 7, 8], [5, 0, 0, 0, 0], [7, 6, 5, 0, 0]]) % 8,
             "prompt_lengths": lengths,
-            "response_lengths": torch.tensor([5, 1]),
+            "response_lengths": torch.tensor([5, 1, 3]),
         },
-        batch_size=[2],
+        batch_size=[3],
     )
     states = []
     for packed in (False, True):
         module.use_packed_attention(packed)
-        inputs = make_inputs(micro, packed=packed, masked=not packed, whole=False)
+        inputs = make_inputs(micro, packed=packed, masked=not packed, whole=False, shared=packed)
         states.append(module.hidden(inputs).index_select(0, inputs.take).float())
     module.use_packed_attention(False)
     error = (states[0] - states[1]).abs().max() / states[0].abs().max().clamp(min=1e-6)

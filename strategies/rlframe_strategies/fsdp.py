@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlframe.errors import ModelError
-from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece
+from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece, strides
 from rlframe_strategies.base import TorchStrategy
 from rlframe_strategies.groups import ProcessGroup
 from rlframe_strategies.module import LanguageModel
@@ -163,9 +163,5 @@ def _chunk(name: str, shape: tuple[int, ...], rank: int, world: int) -> Piece:
     size = -(-shape[0] // world)
     start = min(rank * size, shape[0])
     rows = min(size, shape[0] - start)
-    strides, step = [], 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= extent
     box = Box((start,) + (0,) * (len(shape) - 1), (rows, *shape[1:]))
-    return Piece(name, box, LocalView(name, 0, tuple(reversed(strides))))
+    return Piece(name, box, LocalView(name, 0, strides(shape)))

@@ -1,7 +1,8 @@
 """From a micro-batch to model inputs: rows side by side, or padded on the right.
 
 Only tokens that something is predicted from are fed: the last token of a row is left out unless a
-score is read there. **T** tokens fed, **N** response tokens, **b** rows, **R** response width.
+score is read there. Rows side by side may share their prompt, which is then fed once. **T** tokens
+fed, **N** response tokens, **b** rows, **R** response width.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rlframe.errors import BatchError
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-__all__ = ["Chunk", "Inputs", "Segments", "dummy_inputs", "make_inputs", "to_rows"]
+__all__ = ["Chunk", "Inputs", "Segments", "Shared", "dummy_inputs", "make_inputs", "to_rows"]
 
 
 _WORTH_PACKING = 0.97
@@ -41,15 +42,30 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """How T fed tokens become whole rows for attention, W tokens of which some are repeated.
+
+    ``source`` (W,) is the fed token of each; ``own`` (T,) the first place of each fed token;
+    ``repeated`` (W - T,) are the other places.
+    """
+
+    source: Tensor
+    own: Tensor
+    repeated: Tensor
+
+
+@dataclass(frozen=True)
 class Segments:
     """Where the rows of a packed forward lie, the longest first.
 
-    ``bounds`` (b + 1,) int32 are the cumulative lengths; the tokens of all ``chunks`` are T.
+    ``bounds`` (b + 1,) int32 are the cumulative lengths, ``chunks`` what attends together, both of
+    whole rows. ``shared`` is None where all of them are fed.
     """
 
     bounds: Tensor
     longest: int
     chunks: tuple[Chunk, ...]
+    shared: Shared | None
 
 
 @dataclass(frozen=True)
@@ -75,12 +91,14 @@ class Inputs:
     longest: int
 
 
-def make_inputs(micro: TensorDict, *, packed: bool, masked: bool, whole: bool) -> Inputs:
+def make_inputs(
+    micro: TensorDict, *, packed: bool, masked: bool, whole: bool, shared: bool = False
+) -> Inputs:
     """Inputs of a micro-batch with at least one row.
 
-    ``packed`` lays rows of unequal length side by side; ``masked`` adds an attention mask to a
-    padded batch; ``whole`` feeds each row's last token too. Raises ``BatchError`` for a row whose
-    response has no token before it.
+    ``packed`` lays rows of unequal length side by side; ``shared`` feeds a prompt of several such
+    rows once; ``masked`` adds an attention mask to a padded batch; ``whole`` feeds each row's last
+    token too. Raises ``BatchError`` for a row whose response has no token before it.
     """
     prompts, responses = micro["prompt_ids"], micro["response_ids"]
     prompt_n, response_n = micro["prompt_lengths"], micro["response_lengths"]
@@ -95,71 +113,74 @@ def make_inputs(micro: TensorDict, *, packed: bool, masked: bool, whole: bool) -
     spare = prompts.shape[1] - prompt_n
     place = torch.arange(longest, device=device)
     source = place + spare[:, None]
-    fed = place < fed_n[:, None]
-    rows_bs = torch.cat([prompts, responses], 1).gather(1, torch.where(fed, source, 0))
-    index = _Index(fed, fed_n, prompt_n, is_response, columns)
-    together = packed and int(fed_n.sum()) < _WORTH_PACKING * fed.numel()
-    order = fed_n.argsort(descending=True, stable=True) if together else None
-    ids, positions, segments, mask = _lay_out(rows_bs, place, fed, fed_n, order)
-    take, last = index.flat(order, longest)
+    held = place < fed_n[:, None]
+    rows_bs = torch.cat([prompts, responses], 1).gather(1, torch.where(held, source, 0))
+    order = fed_n.argsort(descending=True, stable=True)
+    owner = _owners(rows_bs, prompt_n, order) if packed and shared else torch.arange(b)
+    fed = held & ((owner == torch.arange(b))[:, None].to(device) | (place >= prompt_n[:, None]))
+    if packed and int(fed.sum()) < _WORTH_PACKING * held.numel():
+        at, ids, positions, segments = _side_by_side(rows_bs, held, fed, order, owner.to(device))
+        mask = None
+    else:
+        at = torch.arange(b * longest, device=device).view(b, longest)
+        ids, positions = rows_bs.masked_fill(~held, 0), place.expand_as(rows_bs)
+        segments, mask = None, held.long() if masked else None
+    before = (prompt_n[:, None] - 1 + columns).clamp(max=longest - 1)
     return Inputs(
         input_ids=ids,
         position_ids=positions,
-        attention_mask=mask if masked and not together else None,
+        attention_mask=mask,
         segments=segments,
-        take=take,
+        take=at.gather(1, before)[is_response],
         labels=responses[is_response],
         put=is_response.flatten().nonzero()[:, 0],
-        last=last,
+        last=at.gather(1, fed_n[:, None] - 1)[:, 0],
         rows=b,
         width=width,
         longest=longest,
     )
 
 
-@dataclass(frozen=True)
-class _Index:
-    fed: Tensor
-    fed_n: Tensor
-    prompt_n: Tensor
-    is_response: Tensor
-    columns: Tensor
-
-    def flat(self, order: Tensor | None, longest: int) -> tuple[Tensor, Tensor]:
-        """Flat positions before each response token (N,), and of each row's last token (b,).
-
-        ``order`` (b,) are the rows as they lie side by side; None is padded.
-        """
-        start = torch.arange(len(self.fed_n), device=self.fed_n.device) * longest
-        if order is not None:
-            ordered_n = self.fed_n[order]
-            start[order] = ordered_n.cumsum(0) - ordered_n
-        before = (start + self.prompt_n - 1)[:, None] + self.columns
-        return before[self.is_response], start + self.fed_n - 1
+def _owners(rows_bs: Tensor, prompt_n: Tensor, order: Tensor) -> Tensor:
+    """(b,) the first row in ``order`` with the same prompt, which feeds it for all of them."""
+    rows, lengths = rows_bs.tolist(), prompt_n.tolist()
+    first: dict[tuple[int, ...], int] = {}
+    owner = torch.empty(len(rows), dtype=torch.int64)
+    for row in order.tolist():
+        owner[row] = first.setdefault(tuple(rows[row][: lengths[row]]), row)
+    return owner
 
 
-def _lay_out(
-    rows_bs: Tensor, place: Tensor, fed: Tensor, fed_n: Tensor, order: Tensor | None
-) -> tuple[Tensor, Tensor, Segments | None, Tensor]:
-    if order is None:
-        ids = rows_bs.masked_fill(~fed, 0)
-        return ids, place.expand_as(ids), None, fed.long()
-    rows_bs, fed, fed_n = rows_bs[order], fed[order], fed_n[order]
-    bounds = torch.zeros(len(fed_n) + 1, dtype=torch.int32, device=fed.device)
-    bounds[1:] = fed_n.cumsum(0)
-    segments = Segments(bounds, len(place), _cut(fed, fed_n.tolist()))
-    return rows_bs[fed][None], place.expand_as(fed)[fed][None], segments, fed.long()
+def _side_by_side(
+    rows_bs: Tensor, held: Tensor, fed: Tensor, order: Tensor, owner: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Segments]:
+    """Where each (row, place) is among the fed tokens (b, longest), ids, positions, segments."""
+    b, longest = fed.shape
+    rank = order.argsort()
+    held, fed = held[order], fed[order]
+    at = (fed.flatten().cumsum(0) - 1).view(b, longest)
+    at = torch.where(fed, at, at[rank[owner[order]]])
+    place = torch.arange(longest, device=fed.device).expand_as(fed)
+    bounds = torch.zeros(b + 1, dtype=torch.int32, device=fed.device)
+    held_n = held.sum(1)
+    bounds[1:] = held_n.cumsum(0)
+    own = fed[held]
+    shared = None
+    if not bool(own.all()):
+        shared = Shared(at[held], own.nonzero()[:, 0], (~own).nonzero()[:, 0])
+    segments = Segments(bounds, longest, _cut(held, held_n.tolist()), shared)
+    return at[rank], rows_bs[order][fed][None], place[fed][None], segments
 
 
-def _cut(fed: Tensor, lengths: Sequence[int]) -> tuple[Chunk, ...]:
-    """Chunks of rows that are sorted by length; ``fed`` (b, longest) says what is a token."""
+def _cut(held: Tensor, lengths: Sequence[int]) -> tuple[Chunk, ...]:
+    """Chunks of rows that are sorted by length; ``held`` (b, longest) says what is a token."""
     starts = [0]
     for row, length in enumerate(lengths):
         if length < _WORTH_CUTTING * lengths[starts[-1]]:
             starts.append(row)
     chunks = []
     for start, stop in zip(starts, [*starts[1:], len(lengths)], strict=True):
-        slots = fed[start:stop, : lengths[start]].flatten().nonzero()[:, 0]
+        slots = held[start:stop, : lengths[start]].flatten().nonzero()[:, 0]
         chunks.append(Chunk(slots, len(slots), stop - start, lengths[start]))
     return tuple(chunks)
 

@@ -159,11 +159,7 @@ def in_group(kind, value, others, lengths, alpha):
         "grpo": lambda: (value - mean) / (statistics.stdev(others) + 1e-6),
         "dr-grpo": lambda: value - mean,
         "rloo": lambda: value - (math.fsum(others) - value) / (len(others) - 1),
-        "opo": lambda: (
-            value - math.sumprod(lengths, others) / sum(lengths)
-            if hasattr(math, "sumprod")
-            else value - sum(n * r for n, r in zip(lengths, others, strict=True)) / sum(lengths)
-        ),
+        "opo": lambda: value - weighted / sum(lengths),
         "gpg": lambda: alpha * (value - mean),
         "maxrl": lambda: (value - mean) / mean if mean else 0.0,
         "pass@k": lambda: best - max(rest) if value == best else 0.0,

@@ -9,7 +9,8 @@ import pytest
 from rlframe.algorithm import REDUCTIONS
 from rlframe.host.host import current_host
 from rlframe.testing.algorithm_kit import AlgorithmKit
-from tests.conformance import critic_free
+from rlframe.testing.pair_kit import PairKit
+from tests.conformance import critic_free, preference_references
 from tests.conformance.critic_free import k3_plus, plain_reduction
 
 
@@ -24,11 +25,12 @@ class SFTReference(AlgorithmKit):
         return total
 
 
-BASES = {**critic_free.BASES, "sft": SFTReference}
+BASES = {**critic_free.BASES, "sft": SFTReference, **preference_references.REFERENCES}
 
 VARIANTS = {
     **critic_free.VARIANTS,
     "sft": {"near": {"kl_coef": 0.02}, "epochs": {"epochs": 2, "minibatch_prompts": 1}},
+    **preference_references.VARIANTS,
 }
 """Further options of our own methods, each a class of its own."""
 
@@ -39,8 +41,13 @@ def _class(name: str, label: str, options: dict) -> type:
     return type(title, (BASES.get(name, AlgorithmKit),), {"name": name, "options": options})
 
 
+def _reductions(name: str) -> tuple[str, ...]:
+    """All, but for a method that has no term per token and says so."""
+    return () if issubclass(BASES.get(name, AlgorithmKit), PairKit) else REDUCTIONS
+
+
 for _name in current_host().components("algorithm"):
-    for _reduction in REDUCTIONS:
+    for _reduction in _reductions(_name):
         _made = _class(_name, _reduction, {"reduction": _reduction})
         globals()[_made.__name__] = _made
     for _label, _options in {"default": {}, **VARIANTS.get(_name, {})}.items():

@@ -34,7 +34,8 @@ def engine(monkeypatch):
     made = Engine()
     made.read = []
 
-    def build_policy(config):
+    def build_policy(config, kind):
+        assert kind == "policy"
         made.read.append(config.seed)
         return made
 

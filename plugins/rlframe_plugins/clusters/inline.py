@@ -77,7 +77,7 @@ class InlineCluster(Cluster):
     def host(self, name: str, make: Callable[[], Any]) -> WorkerGroup:
         """See :class:`Cluster`."""
         self._worker.host(name, make)
-        return InlineGroup(name, self._worker, self._watchdog)
+        return InlineHosted(name, self._worker, self._watchdog)
 
     def close(self) -> None:
         """See :class:`Cluster`."""
@@ -132,3 +132,10 @@ class InlineGroup(WorkerGroup):
             if share is not None
         }
         return collect(rule, self.mesh, shares, results)
+
+
+class InlineHosted(InlineGroup):
+    """Any object held by the only worker."""
+
+    def _run(self, method: str, args: tuple[Any, ...]) -> Any:
+        return self._worker.run(self.role, method, *args)

@@ -52,6 +52,9 @@ class BuiltinDataset(Dataset):
     ``response`` is a demonstration for ``sft``. With ``slips`` it comes from a careless pupil, who
     in that share of the rows adds each column for itself and forgets to carry ("32"): a model that
     imitates him can add but often does not, which is what a reward then changes.
+
+    ``chosen`` and ``rejected`` are a right and a wrong answer, for methods on pairs;
+    ``chosen_safe`` is true and ``rejected_safe`` false, for cost models.
     """
 
     def __init__(self, options: ArithmeticOptions | None = None) -> None:
@@ -76,7 +79,7 @@ class BuiltinDataset(Dataset):
         return self.options.size or len(self._questions)
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:
-        """The columns ``prompt``, ``answer`` and ``response`` of a row."""
+        """The columns ``prompt``, ``answer``, ``response`` of a row, and those of a pair."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         turn, place = divmod(index, len(self._questions))
@@ -86,6 +89,10 @@ class BuiltinDataset(Dataset):
             "prompt": _ask(a, b),
             "answer": str(a + b),
             "response": str(_without_carry(a, b) if slip else a + b),
+            "chosen": str(a + b),
+            "rejected": str(_wrong(a, b)),
+            "chosen_safe": True,
+            "rejected_safe": False,
         }
 
     @property
@@ -147,3 +154,9 @@ def _share(text: str) -> float:
 
 def _without_carry(a: int, b: int) -> int:
     return (a // 10 + b // 10) % 10 * 10 + (a % 10 + b % 10) % 10
+
+
+def _wrong(a: int, b: int) -> int:
+    """The sum without carry where that is wrong, else one that is off by one."""
+    slip = _without_carry(a, b)
+    return slip if slip != a + b else a + b + 1

@@ -5,7 +5,7 @@ Source boxes of one parameter may repeat (replicas) and overlap; a target piece 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rlframe.layout import Box, Layout, Move, Piece
 
@@ -34,18 +34,26 @@ def without(box: Box, hole: Box) -> list[Box]:
 def missing_moves(source: Layout, target: Layout, *, node_size: int = 0) -> list[Move]:
     """For every target rank the boxes that it does not hold itself, each from one owner.
 
-    The owner is one on the target's node (``node_size`` ranks a node; 0: all on one) before others,
-    among these the one that has sent least so far, then the nearest rank. Raises ValueError where
-    nobody holds an element.
+    The owner is one on the target's node (``node_size`` ranks a node; 0: all on one) before others;
+    among these the nearest rank where the target is a rank of the source too (so that a replica is
+    served by itself), else the one that has sent least so far. Raises ValueError where nobody holds
+    an element.
     """
     owners = _owners(source)
     sent = [0] * max(source.world, target.world)
     moves: list[Move] = []
     for rank, pieces in enumerate(target.ranks):
         mine = _boxes(source.ranks[rank]) if rank < source.world else {}
+        near = rank if mine else None
+
+        def cost(owner: int, rank: int = rank, near: int | None = near) -> tuple[bool, int, int]:
+            away = abs(owner - rank)
+            first, second = (sent[owner], away) if near is None else (away, sent[owner])
+            return _far(owner, rank, node_size), first, second
+
         for name, box in dict.fromkeys((p.name, p.box) for p in pieces):
             todo = _outside([box] if box.size else [], mine.get(name, ()))
-            for part, owner in _serve(name, todo, owners, rank, sent, node_size):
+            for part, owner in _serve(name, todo, owners, cost):
                 sent[owner] += part.size
                 moves.append(Move(name, part, owner, rank))
     return moves
@@ -87,15 +95,15 @@ def _serve(
     name: str,
     todo: list[Box],
     owners: dict[str, dict[Box, list[int]]],
-    rank: int,
-    sent: list[int],
-    node_size: int,
+    cost: Callable[[int], tuple[bool, int, int]],
 ) -> Iterator[tuple[Box, int]]:
     for held, ranks in owners.get(name, {}).items():
+        if not todo:
+            return
         hits = [part for box in todo if (part := box.intersect(held)) is not None]
         if not hits:
             continue
-        owner = min(ranks, key=lambda r: (_far(r, rank, node_size), sent[r], abs(r - rank)))
+        owner = min(ranks, key=cost)
         for part in hits:
             yield part, owner
         todo = [rest for box in todo for rest in without(box, held)]

@@ -285,7 +285,7 @@ def test_a_plain_function_that_hangs_times_out_and_hangs_nothing_else():
         second = [episode("c")]
         kept = await asyncio.gather(scorer.score(ROW, first), scorer.score(ROW, second))
         third = await scorer.score(ROW, [episode("d")])
-        return [[e.text for e in group] for group in [*kept, third]], scorer.last_error
+        return [[e.text for e in group] for group in [*kept, third]], scorer.take_fault()
 
     try:
         kept, error = asyncio.run(scenario())

@@ -17,7 +17,7 @@ def score(parts, columns, **options):
     one = Episode(Request((1,)), [], "stop", "x")
     scorer = Scorer(parts, **options)
     kept = asyncio.run(scorer.score(Row((1,), columns, source="a:1"), [one]))
-    return one.reward if kept else scorer.last_error
+    return one.reward if kept else scorer.take_fault()
 
 
 MATH = part("math", 1, {"data_source": ["gsm8k", "math"]}, 2.0)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensordict import TensorDict
 
 from rlframe.errors import BatchError
 from rlframe.testing.models import random_micro
@@ -17,9 +18,19 @@ def rows_of(inputs: Inputs) -> list[list[int]]:
         pairs = zip(inputs.input_ids, lengths, strict=True)
         return [row[:n].tolist() for row, n in pairs]
     bounds = inputs.segments.bounds.tolist()
-    begins = dict(zip(bounds[1:], bounds, strict=False))
-    ends = [int(last) + 1 for last in inputs.last]
-    return [inputs.input_ids[0, begins[end] : end].tolist() for end in ends]
+    shared = inputs.segments.shared
+    source = torch.arange(bounds[-1]) if shared is None else shared.source
+    begins = {}
+    for begin, end in zip(bounds, bounds[1:], strict=False):
+        begins.setdefault(int(source[end - 1]), (begin, end))
+    spans = [begins[int(last)] for last in inputs.last]
+    return [inputs.input_ids[0, source[begin:end]].tolist() for begin, end in spans]
+
+
+def repeat_prompts(micro: TensorDict, groups: int) -> None:
+    """Give the rows no more than so many different prompts."""
+    for name in ("prompt_ids", "prompt_lengths"):
+        micro[name] = micro[name][torch.arange(len(micro)) % groups % len(micro)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -30,12 +41,17 @@ def rows_of(inputs: Inputs) -> list[list[int]]:
     seed=st.integers(0, 10**6),
     packed=st.booleans(),
     whole=st.booleans(),
+    groups=st.integers(0, 3),
 )
 def test_every_response_token_is_predicted_from_the_tokens_before_it(
-    rows: int, prompt: int, response: int, seed: int, packed: bool, whole: bool
+    rows: int, prompt: int, response: int, seed: int, packed: bool, whole: bool, groups: int
 ) -> None:
     micro = random_micro(rows, prompt, response, seed)
-    inputs = make_inputs(micro, packed=packed, masked=not packed, whole=whole)
+    if groups:
+        repeat_prompts(micro, groups)
+    inputs = make_inputs(
+        micro, packed=packed, masked=not packed, whole=whole, shared=packed and groups > 0
+    )
     fed = rows_of(inputs)
     flat = inputs.input_ids.flatten().tolist()
     positions = inputs.position_ids.flatten().tolist()
@@ -76,6 +92,20 @@ def test_rows_of_equal_length_are_not_gathered() -> None:
     inputs = make_inputs(micro, packed=True, masked=False, whole=False)
     assert inputs.segments is None
     assert inputs.input_ids.shape == (3, 7)
+
+
+def test_a_prompt_of_several_rows_is_fed_once() -> None:
+    micro = random_micro(rows=4, prompt=5, response=3)
+    micro["prompt_lengths"].fill_(5)
+    micro["response_lengths"].copy_(torch.tensor([3, 2, 3, 1]))
+    repeat_prompts(micro, 2)
+    inputs = make_inputs(micro, packed=True, masked=False, whole=False, shared=True)
+    assert inputs.input_ids.shape == (1, 2 * 5 + 2 + 1 + 2 + 0)
+    assert inputs.segments is not None
+    assert inputs.segments.shared is not None
+    assert len(inputs.segments.shared.repeated) == 2 * 5
+    assert inputs.take[0] == inputs.take[5]
+    assert inputs.last[3] == inputs.take[3]
 
 
 def test_rows_attend_in_chunks_of_like_lengths() -> None:

@@ -48,6 +48,26 @@ def train(strategy: SingleStrategy, seeds: list[int]) -> None:
         strategy.step(1.0)
 
 
+@pytest.mark.parametrize("equal", [False, True])
+def test_a_shared_prompt_gets_the_gradient_of_all_its_rows(path: Path, equal: bool) -> None:
+    micro = random_micro(rows=7, seed=3)
+    for name in ("prompt_ids", "prompt_lengths"):
+        micro[name] = micro[name][torch.tensor([0, 2, 0, 2, 2, 0, 3])]
+    if equal:
+        micro["response_lengths"].fill_(5)
+    found = []
+    for packing in ("off", "on"):
+        strategy = build(path, packing)
+        fed = strategy._inputs(micro).input_ids.numel()
+        strategy.forward_backward([micro], ("logprobs",), loss)
+        found.append((fed, strategy.forward(micro, ("logprobs",)), strategy.gradients()))
+    (padded, before, expected), (shared, after, got) = found
+    assert shared < padded
+    torch.testing.assert_close(after.logprobs, before.logprobs, rtol=1e-5, atol=1e-5)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(got[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
+
+
 def test_attention_that_ignores_a_score_cap_is_refused(tmp_path: Path) -> None:
     config = AutoConfig.for_model("gemma2", vocab_size=37, hidden_size=16, num_hidden_layers=1)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)

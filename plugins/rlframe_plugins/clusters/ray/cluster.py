@@ -29,6 +29,8 @@ __all__ = ["RayCluster"]
 class RayCluster(Cluster):
     """Roles of a pool share a process per device and strategy; so does a rollout of that pool."""
 
+    capabilities = frozenset({"processes"})
+
     @dataclass(frozen=True)
     class Config:
         """Options of the Ray cluster."""

@@ -9,6 +9,7 @@ import os
 import pickle
 import sys
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ class Crews:
             self._groups[name] = placement_group(
                 [self._need.resources] * pool.size,
                 strategy="PACK",
-                name=f"rlframe-{name}",
+                name=f"rlframe-{name}-{uuid.uuid4().hex}",
                 bundle_label_selector=[{"ray.io/node-id": node} for node in where],
             )
         deadline = time.monotonic() + max(_PLACE_S, self._options.wait_s)

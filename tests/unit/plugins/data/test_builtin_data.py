@@ -68,7 +68,9 @@ def test_rows_depend_on_the_options_alone():
     assert [again[i] for i in (19999, 3, 10000)] == late
     assert [pickle.loads(pickle.dumps(dataset))[i] for i in (19999, 3, 10000)] == late
     assert dataset[3] == opened("seed=5&slips=0.5&size=10")[3]
-    assert opened("")[0] == {"prompt": "44+44=", "answer": "88", "response": "88"}
+    first = {"prompt": "44+44=", "answer": "88", "response": "88", "chosen": "88"}
+    first |= {"rejected": "89", "chosen_safe": True, "rejected_safe": False}
+    assert opened("")[0] == first
 
 
 def test_fingerprint_changes_with_each_option():

@@ -1,0 +1,103 @@
+"""``rlframe reshard``: who sends which weights to whom, without starting anything."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlframe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlframe.protocol import Mesh
+    from rlframe_plugins.resharders.report import Transition
+
+__all__ = ["add_reshard_command", "parse_sizes"]
+
+_GIB = 2**30
+_MOST_LINES = 24
+
+
+def add_reshard_command(subcommands: Any) -> None:
+    """Add ``rlframe reshard``; imports nothing heavy."""
+    command = subcommands.add_parser("reshard", help="show weights going from training to rollout")
+    add = command.add_argument
+    add("--from", dest="source", metavar="P-T-D", required=True, help="training: 1-4-2")
+    add("--to", dest="target", metavar="PG-TG-DG-D", required=True, help="generation: 1-2-2-2")
+    add("--model", metavar="CONFIG", required=True, help="config.json, its folder, or a model")
+    add("--dtype", default="bfloat16", choices=("float32", "bfloat16", "float16"))
+    add("--svg", metavar="FILE", help="draw the transition")
+    add("--json", action="store_true", help="as JSON")
+    command.set_defaults(run=run_reshard)
+
+
+def run_reshard(arguments: argparse.Namespace) -> int:
+    """Count and print. Raises ConfigError, ModelError."""
+    from rlframe.model_cuts import cuts_of_model, meta_model
+    from rlframe.paths import resolve_model
+    from rlframe_plugins.resharders.report import transitions, whole_bytes
+
+    mesh = parse_sizes(arguments.source, arguments.target)
+    params, cuts = cuts_of_model(meta_model(str(resolve_model(arguments.model))), arguments.dtype)
+    found = transitions(params, cuts, mesh)
+    total = whole_bytes(params)
+    if arguments.svg:
+        from rlframe_plugins.resharders.picture import transition_svg
+
+        Path(arguments.svg).write_text(transition_svg(found[0], mesh), encoding="utf-8")
+    if arguments.json:
+        plans = [one.to_dict() for one in found]
+        print(json.dumps({"mesh": vars(mesh), "model_bytes": total, "plans": plans}, indent=1))
+        return 0
+    print("\n".join(_lines(found, mesh, total)))
+    return 0
+
+
+def parse_sizes(source: str, target: str) -> Mesh:
+    """A mesh from "p-t-d" and "pg-tg-dg-d". Raises ConfigError."""
+    from rlframe.protocol import Mesh
+
+    p, t, d = _numbers("--from", source, ("p", "t", "d"))
+    pg, tg, dg, dt = _numbers("--to", target, ("pg", "tg", "dg", "d"))
+    mesh = Mesh(dp=d, pp=p, tp=t, pg=pg, tg=tg)
+    if dt != d or dg != mesh.dg:
+        raise ConfigError(
+            f"--to {target} does not fit --from {source}: {p * t} ranks a replica in groups of "
+            f"{pg * tg} are {pg}-{tg}-{mesh.dg}-{d}"
+        )
+    return mesh
+
+
+def _numbers(flag: str, text: str, names: Sequence[str]) -> list[int]:
+    parts = text.split("-")
+    if len(parts) != len(names) or not all(part.isdigit() and int(part) for part in parts):
+        raise ConfigError(f"{flag} {text}: give {'-'.join(names)}, whole numbers from 1")
+    return [int(part) for part in parts]
+
+
+def _lines(found: Sequence[Transition], mesh: Mesh, total: int) -> list[str]:
+    lines = [
+        f"{mesh.size} ranks, weights {_size(total)}: training {mesh.pp}-{mesh.tp}-{mesh.dp} (p-t-d)"
+        f" to generation {mesh.pg}-{mesh.tg}-{mesh.dg}-{mesh.dp} (pg-tg-dg-d)",
+        "",
+        f"{'a rank, at most':<18}{'received':>12}{'paper':>12}{'peak':>12}{'paper':>12}"
+        f"{'redundant':>12}{'paper':>12}",
+    ]
+    for one in found:
+        figures = zip((one.received, one.peak, one.redundant), one.expected, strict=True)
+        cells = "".join(f"{_size(max(seen)):>12}{_size(said):>12}" for seen, said in figures)
+        lines.append(f"{one.name:<18}{cells}")
+    pairs = list(found[0].sends().items())
+    lines += ["", "zero-redundancy, who sends to whom:" if pairs else "nothing moves"]
+    lines += [f"  {s:>4} -> {t:<4} {_size(n)}" for (s, t), n in pairs[:_MOST_LINES]]
+    if len(pairs) > _MOST_LINES:
+        lines.append(f"  and {len(pairs) - _MOST_LINES} more; --json has them all")
+    return lines
+
+
+def _size(count: float) -> str:
+    if count >= _GIB:
+        return f"{count / _GIB:.2f} GiB"
+    return f"{count / 2**20:.2f} MiB" if count >= 2**20 else f"{count / 2**10:.2f} KiB"

@@ -1,0 +1,187 @@
+"""What a transition costs under the three groupings, counted from plans, beside the formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from rlframe.layout import Box, Layout, ParamInfo, Plan
+from rlframe.protocol import Mesh
+from rlframe.sharding import Cut, flat_layout, generation_place, grid_layout, stage_of_layer
+from rlframe_plugins.resharders.planner import missing_moves, without
+
+__all__ = ["Transition", "bytes_of", "transitions", "whole_bytes"]
+
+GroupingName = Literal["zero-redundancy", "vanilla", "gather-all"]
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One way from training to generation; bytes, per rank where a list.
+
+    ``plan`` moves one parameter of each class of alike ones, ``alike`` says how many there are.
+
+    ``expected`` are the paper's figures for a rank (table 2; norms counted apart): received, peak,
+    redundant.
+    """
+
+    name: GroupingName
+    plan: Plan
+    alike: Mapping[str, int]
+    received: tuple[int, ...]
+    peak: tuple[int, ...]
+    redundant: tuple[int, ...]
+    expected: tuple[float, float, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        names = ("received", "peak", "redundant")
+        counted = {n: list(getattr(self, n)) for n in names}
+        return {
+            "grouping": self.name,
+            **counted,
+            "expected": dict(zip(names, self.expected, strict=True)),
+            "sends": [{"source": s, "target": t, "bytes": n} for (s, t), n in self.sends().items()],
+        }
+
+    def sends(self) -> dict[tuple[int, int], int]:
+        """Bytes by (source, target), sorted."""
+        out: dict[tuple[int, int], int] = {}
+        for move in self.plan.moves:
+            pair = (move.source, move.target)
+            size = bytes_of(self.plan.source.params[move.name], move.box) * self.alike[move.name]
+            out[pair] = out.get(pair, 0) + size
+        return dict(sorted(out.items()))
+
+    @property
+    def total(self) -> int:
+        """Bytes of the model."""
+        params = self.plan.source.params
+        return sum(whole_bytes({name: params[name]}) * n for name, n in self.alike.items())
+
+    def held(self, layout: Layout, rank: int) -> int:
+        """Bytes that a rank holds in one of the plan's layouts."""
+        return sum(
+            bytes_of(layout.params[p.name], p.box) * self.alike[p.name] for p in layout.ranks[rank]
+        )
+
+
+def transitions(
+    params: Mapping[str, ParamInfo], cuts: Mapping[str, Cut], mesh: Mesh
+) -> list[Transition]:
+    """The three groupings: zero redundancy, vanilla, and ZeRO to tensor parallel (gather all)."""
+    alike = _classes(params, cuts, mesh)
+    few = {name: params[name] for name in alike}
+    train = grid_layout(few, cuts, mesh)
+    zero = grid_layout(few, cuts, mesh, "strided")
+    vanilla = grid_layout(few, cuts, mesh, "adjacent")
+    flat, whole = flat_layout(few, mesh.size), Layout.full(few, mesh.size)
+    total = whole_bytes(params)
+    ways: list[tuple[GroupingName, Layout, Layout, Layout, tuple[float, float, float]]] = [
+        ("zero-redundancy", train, zero, zero, _zero(params, cuts, mesh)),
+        ("vanilla", train, vanilla, whole, _vanilla(params, cuts, mesh, total)),
+        ("gather-all", flat, vanilla, whole, _gather_all(mesh, total)),
+    ]
+    return [_transition(*way, alike) for way in ways]
+
+
+def bytes_of(info: ParamInfo, box: Box) -> int:
+    """Bytes of a box."""
+    return box.size * _WIDTH[info.dtype]
+
+
+def whole_bytes(params: Mapping[str, ParamInfo]) -> int:
+    """Bytes of a model."""
+    return sum(bytes_of(p, Box((0,) * len(p.shape), p.shape)) for p in params.values())
+
+
+_WIDTH = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+
+
+def _classes(
+    params: Mapping[str, ParamInfo], cuts: Mapping[str, Cut], mesh: Mesh
+) -> dict[str, int]:
+    """One name of each class of parameters that are cut and placed alike, and their number."""
+    layers = 1 + max((c.layer for c in cuts.values() if c.layer is not None), default=-1)
+    first: dict[Any, str] = {}
+    count: dict[str, int] = {}
+    for name, info in params.items():
+        cut = cuts[name]
+        place: Any = cut.ends
+        if cut.layer is not None:
+            place = tuple(stage_of_layer(cut.layer, layers, n) for n in (mesh.pp, mesh.pg))
+        key = (info, cut.axis, cut.units, cut.blocks, place)
+        chosen = first.setdefault(key, name)
+        count[chosen] = count.get(chosen, 0) + 1
+    return count
+
+
+def _transition(
+    name: GroupingName,
+    source: Layout,
+    target: Layout,
+    gathered: Layout,
+    expected: tuple[float, float, float],
+    alike: Mapping[str, int],
+) -> Transition:
+    """``gathered`` is what lies on a rank in the middle, ``target`` what stays."""
+    plan = Plan(source, target, tuple(missing_moves(source, gathered)))
+    one = Transition(name, plan, alike, (), (), (), expected)
+    received = [0] * source.world
+    for (_, to), count in one.sends().items():
+        received[to] += count
+    ranks = range(source.world)
+    outside = [_outside_bytes(source, gathered, r, alike) for r in ranks]
+    peak = tuple(one.held(gathered, r) + outside[r] for r in ranks)
+    redundant = tuple(_outside_bytes(source, target, r, alike) for r in ranks)
+    return replace(one, received=tuple(received), peak=peak, redundant=redundant)
+
+
+def _outside_bytes(source: Layout, target: Layout, rank: int, alike: Mapping[str, int]) -> int:
+    """Training bytes of a rank outside its generation shard."""
+    held: dict[str, list[Box]] = {}
+    for piece in target.ranks[rank]:
+        held.setdefault(piece.name, []).append(piece.box)
+    total = 0
+    for piece in source.ranks[rank]:
+        rest = [piece.box] if piece.box.size else []
+        for box in held.get(piece.name, ()):
+            rest = [part for one in rest for part in without(one, box)]
+        info = source.params[piece.name]
+        total += sum(bytes_of(info, part) for part in rest) * alike[piece.name]
+    return total
+
+
+def _split(params: Mapping[str, ParamInfo], cuts: Mapping[str, Cut]) -> tuple[int, int]:
+    """Bytes that tensor parallelism cuts, and those that it replicates."""
+    cut = {n: p for n, p in params.items() if cuts[n].axis is not None}
+    return whole_bytes(cut), whole_bytes({n: p for n, p in params.items() if n not in cut})
+
+
+def _zero(
+    params: Mapping[str, ParamInfo], cuts: Mapping[str, Cut], mesh: Mesh
+) -> tuple[float, float, float]:
+    cut, same = _split(params, cuts)
+    whole, kept = mesh.tp * mesh.pp, mesh.tg * mesh.pg
+    received = cut * (whole - kept) / (kept * whole)
+    received += same * (mesh.pp - mesh.pg) / (mesh.pg * mesh.pp)
+    return received, cut / kept + same / mesh.pg, 0.0
+
+
+def _vanilla(
+    params: Mapping[str, ParamInfo], cuts: Mapping[str, Cut], mesh: Mesh, total: int
+) -> tuple[float, float, float]:
+    cut, same = _split(params, cuts)
+    whole = mesh.tp * mesh.pp
+    received = cut * (whole - 1) / whole + same * (mesh.pp - 1) / mesh.pp
+    apart = any(
+        generation_place(mesh, rank, "adjacent") != generation_place(mesh, rank, "strided")
+        for rank in range(mesh.size)
+    )
+    return received, total, (cut / whole + same / mesh.pp * (mesh.pg > 1)) if apart else 0.0
+
+
+def _gather_all(mesh: Mesh, total: int) -> tuple[float, float, float]:
+    redundant = total / mesh.size if mesh.tg * mesh.pg > 1 else 0.0
+    return total * (mesh.size - 1) / mesh.size, total, redundant
