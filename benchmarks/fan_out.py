@@ -4,7 +4,7 @@ One process plays 64, 256 and 1,024 ranks: the batch is dealt and cut, each rank
 as it would be sent, an echo worker reads its rows and returns a column, results are collected and
 indexed. Eight rows a rank, so that time per rank stays alike where nothing is quadratic; it is the
 process's own (CPU) time, which a busy machine disturbs least. Then 8,192 sequences of heavy-tailed
-lengths are dealt to 128 ranks, timed by both clocks.
+lengths are dealt to 128 ranks, timed by both clocks, beside Karmarkar's and Karp's method.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from common import main, spread, target
 from numpy.typing import NDArray
+from sides.karmarkar_karp import differencing
 
 from rlframe.balance import deal, sequence_costs
 from rlframe.batch import Batch
@@ -148,12 +149,17 @@ def lengths_of(seed: int) -> Ints:
 
 def dealing(rounds: int) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    for name, equal in (("free", False), ("equal_counts", True)):
+    ways: dict[str, Callable[[NDArray[np.float64]], Ints]] = {
+        "free": lambda costs: deal(costs, RANKS),
+        "equal_counts": lambda costs: deal(costs, RANKS, equal_counts=True),
+        "karmarkar_karp": lambda costs: differencing(costs, RANKS),
+    }
+    for name, way in ways.items():
         seconds, own, uneven = [], [], []
         for number in range(rounds):
             costs = sequence_costs(lengths_of(number))
             started, worked = time.perf_counter(), time.process_time()
-            dealt = deal(costs, RANKS, equal_counts=equal)
+            dealt = way(costs)
             seconds.append(time.perf_counter() - started)
             own.append(time.process_time() - worked)
             load = np.bincount(dealt, weights=costs, minlength=RANKS)

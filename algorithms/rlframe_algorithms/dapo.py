@@ -25,8 +25,9 @@ class DAPO(Clipped):
     ``mask_truncated=true`` is the paper's overlong filtering.
 
     verl: ``algorithm.filter_groups``, ``clip_ratio_high=0.28``, ``overlong_buffer_cfg`` in tokens;
-    its synchronous trainer throws the surplus of a refill away, and its dual clip is on. TRL: ``loss_type="dapo" epsilon_high=0.28``, ``get_soft_overlong_
-    punishment`` as a reward function; it draws no further prompts.
+    its synchronous trainer throws the surplus of a refill away, and its dual clip is on. TRL:
+    ``loss_type="dapo" epsilon_high=0.28``, ``get_soft_overlong_punishment`` as a reward; it draws
+    no further prompts.
     """  # noqa: D205,D415
 
     @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from rlframe.algorithm import Algorithm, Output, RoleSpec, Term
 from rlframe.errors import PluginError
 from rlframe.host.host import current_host
 from rlframe.host.resolve import resolve
+from rlframe.testing.advantage_checks import AdvantageChecks
 from rlframe.testing.algorithm_cases import MIXED, Case, RowCase, leaves_of, make_case
 from rlframe.testing.one_step import FIXED_LENGTH, one_step, same_step
 from rlframe.testing.simulated_update import micro_of
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["FIXED_LENGTH", "AlgorithmKit", "one_step"]
 
 
-class AlgorithmKit:
+class AlgorithmKit(AdvantageChecks):
     """Conformance of one method. Class attributes and the two hooks may be overridden."""
 
     name: ClassVar[str] = ""

@@ -8,9 +8,11 @@ import pytest
 from rlframe import Term
 from rlframe.batch import Batch
 from rlframe.config import ModelConfig, OptimConfig, Selected
-from rlframe.interfaces.model import EngineSpec
+from rlframe.fan_out import distribute
+from rlframe.interfaces.model import EngineSpec, ModelEngine
 from rlframe.interfaces.strategy import ModelSpec
 from rlframe.plan import plan_update
+from rlframe.protocol import DP_METRIC, Mesh, protocol_of
 from rlframe.testing.dist import run_ranks
 from rlframe.testing.models import tiny_model
 from rlframe_algorithms.grpo import GRPO
@@ -47,7 +49,7 @@ def batch_of(rows):
     )
 
 
-def update(rank, path, algorithm, rows):
+def engine_for(rank, path, algorithm):
     config = GRPO.Config(kl_coef=0.0)
     optim = OptimConfig(name="sgd", lr=0.1)
     engine = CausalLMEngine(rank)
@@ -61,15 +63,29 @@ def update(rank, path, algorithm, rows):
             max_response_tokens=3,
         )
     )
+    return engine
+
+
+def infer(rank, path, rows):
+    """This rank's share of the policy's outputs: its batch rows, and the values."""
+    engine = engine_for(rank, path, GRPO)
+    batch = batch_of(rows).select(["prompt_ids", "response_ids", "response_mask", "train"])
+    share = distribute(protocol_of(ModelEngine.infer), Mesh(rank.world), (batch,))[rank.rank]
+    columns = engine.infer(*share.args)
+    engine.close()
+    return share.rows, columns["old_logprobs"]
+
+
+def update(rank, path, algorithm, rows):
+    engine = engine_for(rank, path, algorithm)
     batch = batch_of(rows)
     lengths = batch.lengths("prompt_ids") + batch.lengths("response_ids")
     groups = np.asarray(batch["group_ids"])
     plan = plan_update(
         lengths, groups, epochs=1, minibatch_prompts=0, budget=6, ranks=engine._strategy.mesh.dp
     )
-    rows, mine = plan.parts(engine._strategy.mesh.dp)[rank.rank]
-    batch = batch.take(rows)
-    figures = engine.evaluate(batch, mine) | engine.update(batch, mine).metrics
+    share = distribute(DP_METRIC, Mesh(rank.world), (batch, plan))[rank.rank]
+    figures = engine.evaluate(*share.args) | engine.update(*share.args).metrics
     engine.close()
     return figures
 
@@ -82,3 +98,17 @@ def test_figures_are_those_of_one_rank(tmp_path, algorithm, world, rows):
     assert ("odd" in alone) is (algorithm is Uneven and rows > 1)
     for seen in run_ranks(update, world, path, algorithm, rows):
         assert seen == pytest.approx(alone, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize(("world", "rows"), [(2, 5), (4, 2)])
+def test_outputs_are_those_of_one_rank_where_some_have_no_rows(tmp_path, world, rows):
+    path = str(tiny_model(tmp_path / "model"))
+    ((everything, alone),) = run_ranks(infer, 1, path, rows)
+    assert everything.tolist() == list(range(rows))
+    found = run_ranks(infer, world, path, rows)
+    assert sorted(row for mine, _ in found for row in mine.tolist()) == list(range(rows))
+    assert any(not len(mine) for mine, _ in found) is (world > rows)
+    for mine, packed in found:
+        wanted = alone.take(mine)
+        assert packed.lengths.tolist() == wanted.lengths.tolist()
+        assert packed.values == pytest.approx(wanted.values, abs=1e-5)
