@@ -15,6 +15,7 @@ from rlframe.config.checks import check_choice, check_range
 from rlframe.correction import RolloutCorrection, correction_weight
 from rlframe.errors import ConfigError, unknown_name
 from rlframe.requests import Group, Request, Row
+from rlframe.roles import Divergence, ModelKind, RoleSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,43 +25,23 @@ if TYPE_CHECKING:
 
     from rlframe.batch import Batch
 
-__all__ = ["Algorithm", "Example", "Output", "Reduction", "RoleSpec", "Term", "TokenReduction"]
+__all__ = [
+    "Algorithm",
+    "Divergence",
+    "Example",
+    "ModelKind",
+    "Output",
+    "Reduction",
+    "RoleSpec",
+    "Term",
+    "TokenReduction",
+]
 
 TokenReduction = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "fixed-length"]
 REDUCTIONS: tuple[str, ...] = get_args(TokenReduction)
 
 Reduction = Literal[TokenReduction, "mean"]
-ModelKind = Literal["policy", "value", "score", "teacher"]
-"""A model's head: logits, a number a token, a number a row, the logits of one that is not ours."""
-
-
-@dataclass(frozen=True)
-class RoleSpec:
-    """One model in the dataflow.
-
-    ``outputs`` maps what a forward pass gives ("logprobs", "values", "scores", ...) to the column
-    that it becomes before the update; ``computes`` is what :meth:`Algorithm.loss` finds in ``out``.
-    """
-
-    name: str
-    model: ModelKind = "policy"
-    trained: bool = False
-    outputs: Mapping[str, str] = field(default_factory=dict)
-    computes: tuple[str, ...] = ("logprobs",)
-    init_from: str | None = None
-    """Role whose ``model.path`` is the starting point where the config names none."""
-    epochs: int | None = None
-    """Passes over a batch; None takes ``algo.epochs``."""
-    minibatch_prompts: int | None = None
-    """Prompts an optimiser step; None takes ``algo.minibatch_prompts``."""
-    from_step: int = 0
-    """First step of the run that trains this role (critic warm-up delays the policy)."""
-
-    def schedule(self, options: Any) -> tuple[int, int]:
-        """Epochs, and prompts an optimiser step (0: all), under an algorithm's ``Config``."""
-        epochs = options.epochs if self.epochs is None else self.epochs
-        prompts = self.minibatch_prompts
-        return epochs, options.minibatch_prompts if prompts is None else prompts
+_OUTPUTS = ("logprobs", "entropy", "values", "scores", "divergence")
 
 
 @dataclass(frozen=True)
@@ -86,17 +67,18 @@ class Output:
     """What a forward pass computed, aligned to response tokens; None where it was not asked for.
 
     ``logprobs``, ``entropy`` (b, R) in nats under the sampling temperature, ``values`` (b, R),
-    ``scores`` (b,).
+    ``scores`` (b,), ``divergence`` (b, R) in nats.
     """
 
     logprobs: Tensor = None  # type: ignore[assignment]  # reading an absent one raises
     entropy: Tensor = None  # type: ignore[assignment]
     values: Tensor = None  # type: ignore[assignment]
     scores: Tensor = None  # type: ignore[assignment]
+    divergence: Tensor = None  # type: ignore[assignment]
 
     def __getattribute__(self, name: str) -> Any:
         value = object.__getattribute__(self, name)
-        if value is None and name in ("logprobs", "entropy", "values", "scores"):
+        if value is None and name in _OUTPUTS:
             raise AttributeError(f"'{name}' was not computed: name it in RoleSpec.computes")
         return value
 

@@ -169,4 +169,10 @@ def rlframe_components() -> Sequence[Component]:
             "rlframe_algorithms.dpo:DPO",
             summary="direct preference optimisation (2305.18290)",
         ),
+        Component(
+            "algorithm",
+            "distill",
+            "rlframe_algorithms.distill:Distill",
+            summary="on-policy distillation from a teacher (2306.13649)",
+        ),
     )

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rlframe.algorithm import Output
+from rlframe.algorithm import Divergence, Output
+from rlframe.errors import ConfigError
 from rlframe.layout import Layout
 from rlframe.protocol import Mesh
 
@@ -93,6 +94,17 @@ class Strategy(ABC):
         self, micros: Sequence[TensorDict], computes: Sequence[str], loss_fn: LossFn
     ) -> None:
         """Add the gradient of every micro-batch's loss share to the parameters' gradients."""
+
+    def attach(self, other: Strategy, form: Divergence) -> None:
+        """Measure ``out.divergence`` from another model of the same process.
+
+        ``other`` runs on the same micro-batches without gradient; all logits of a batch never exist
+        at once. Raises ConfigError where a strategy cannot, ModelError for another vocabulary.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} computes no logits of two models side by side: choose another "
+            "strategy, or the method's form on sampled tokens"
+        )
 
     @abstractmethod
     def step(self, max_grad_norm: float) -> float:

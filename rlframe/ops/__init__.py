@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
+    "absolute_kl": "rlframe.ops.covariance",
     "batch_normalised": "rlframe.ops.advantages",
     "best_of_group": "rlframe.ops.advantages",
     "clip_fractions": "rlframe.ops.losses",
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     )
     from rlframe.ops.correction import rollout_inside, rollout_log_weight, rollout_weight
     from rlframe.ops.covariance import (
+        absolute_kl,
         draw_tokens,
         share_of_tokens,
         token_covariance,
@@ -115,6 +117,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KLController",
+    "absolute_kl",
     "batch_normalised",
     "best_of_group",
     "clip_fractions",

@@ -61,9 +61,9 @@ class AlgorithmKit(AdvantageChecks):
         """
         return None
 
-    def rows_of(self, masks: Sequence[str]) -> list[RowCase]:
-        """Rows with the given response masks, as this method needs them grouped."""
-        return [RowCase(1, mask, float(n)) for n, mask in enumerate(masks)]
+    def toy_task(self) -> ToyTask:
+        """The task that a fresh instance must learn."""
+        return ToyTask(self.algorithm())
 
     def algorithm(self) -> Algorithm:
         """A fresh instance with ``options``."""
@@ -133,7 +133,8 @@ class AlgorithmKit(AdvantageChecks):
         role = algorithm.roles()[0]
         case = self._case(algorithm)
         logprobs = leaves_of(role, case)["logprobs"].float()
-        names = [n for r in algorithm.roles() for out, n in r.outputs.items() if out == "logprobs"]
+        ours = [r for r in algorithm.roles() if r.model == "policy"]
+        names = [n for r in ours for out, n in r.outputs.items() if out == "logprobs"]
         given = dict.fromkeys([*names, "rollout_logprobs"], logprobs)
         case = self._case(algorithm, given=given)
         leaves = leaves_of(role, case) | {"logprobs": logprobs.double()}
@@ -169,7 +170,8 @@ class AlgorithmKit(AdvantageChecks):
     def test_one_token_and_empty_responses(self, masks: tuple[str, ...]) -> None:
         """Finite loss and gradient; both zero where no token counts."""
         algorithm = self.algorithm()
-        case = self._case(algorithm, self.rows_of(masks))
+        rows = [RowCase(1, mask, float(n)) for n, mask in enumerate(masks)]
+        case = self._case(algorithm, rows)
         for role in _trained(algorithm):
             got = one_step(algorithm, role, case.batch, leaves_of(role, case), budget=3, ranks=2)
             assert np.isfinite(got.loss)
@@ -196,15 +198,16 @@ class AlgorithmKit(AdvantageChecks):
 
     def test_learns_the_toy_task(self) -> None:
         """From a probability of 0.2 for the right token to more than ``toy_success``."""
-        task = ToyTask(self.algorithm())
+        task = self.toy_task()
         assert task.success() == pytest.approx(0.2)
         task.run(self.toy_steps)
         assert task.success() > self.toy_success
 
     def test_state_survives_a_snapshot(self) -> None:
         """A fresh copy with the state of a used one gives the same scalars and state."""
-        algorithm = self.algorithm()
-        ToyTask(algorithm).run(2)
+        task = self.toy_task()
+        task.run(2)
+        algorithm = task.algorithm
         copy = self.algorithm()
         copy.load_state_dict(algorithm.state_dict())
         assert dict(copy.scalars()) == dict(algorithm.scalars())

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from rlframe.algorithm import Output
+from rlframe.algorithm import Divergence, Output
 from rlframe.errors import ConfigError, ModelError
 from rlframe.interfaces.strategy import LossFn, ModelSpec, Strategy
 from rlframe.layout import Layout, ParamInfo
 from rlframe_strategies.building import PackingRule, build_module, packing_of
+from rlframe_strategies.divergence import Beside, Head
 from rlframe_strategies.exporting import write_model
 from rlframe_strategies.module import LanguageModel
 from rlframe_strategies.optim import Optimiser, squared_norm
@@ -42,6 +43,9 @@ class TorchStrategy(Strategy):
     original_config: Any
     packing: PackingRule
     optimiser: Optimiser | None = None
+    _other: TorchStrategy | None = None
+    _other_head: tuple[Tensor, Tensor | None] | None = None
+    _form: Divergence
 
     # --- what a strategy says -----------------------------------------------------------------
 
@@ -123,7 +127,7 @@ class TorchStrategy(Strategy):
         with torch.no_grad():
             if not len(micro):
                 if self.collective:
-                    self.module(dummy_inputs(self.device), computes)
+                    self._flat(None, computes)
                 return _empty(micro, computes)
             out = self._outputs(micro.to(self.device), computes)
         return Output(**{name: values.cpu() for name, values in out.items()})
@@ -145,11 +149,49 @@ class TorchStrategy(Strategy):
                 elif self.collective:
                     _backward_nothing(out)
             elif self.collective:
-                _backward_nothing(self.module(dummy_inputs(self.device), computes))
+                _backward_nothing(self._flat(None, computes)[0])
+
+    def attach(self, other: Strategy, form: Divergence) -> None:
+        """See :class:`Strategy`."""
+        if not isinstance(other, TorchStrategy):
+            raise ConfigError(f"role '{form.role}' must have a strategy of the policy's kind")
+        ours, theirs = (len(one.head()[0]) for one in (self, other))
+        if ours != theirs:
+            raise ModelError(
+                f"the models have {ours} and {theirs} tokens: role '{form.role}' must have the "
+                "vocabulary of the one that learns from it"
+            )
+        self._other, self._form = other, form
+
+    def head(self) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of the language model's head, whole; every rank takes part."""
+        head = self.module.lm.get_output_embeddings()
+        bias = getattr(head, "bias", None)
+        return self.full(head.weight), None if bias is None else self.full(bias)
+
+    def _beside(self, micro: TensorDict | None) -> Beside:
+        """The other model's side of a divergence; its head is kept, as it never changes."""
+        other = self._other
+        if other is None:
+            raise ModelError("no model was attached to measure a divergence from")
+        if self._other_head is None:
+            self._other_head = other.head()
+        with torch.no_grad():
+            states = other._flat(micro, ("states",))[0]["states"]
+        weight, bias = (None if t is None else t.to(states.dtype) for t in self._other_head)
+        assert weight is not None
+        return Beside((states, Head(weight, bias, other.module.logits)), self._form)
+
+    def _flat(
+        self, micro: TensorDict | None, computes: Sequence[str]
+    ) -> tuple[dict[str, Tensor], Inputs]:
+        """Outputs of a micro-batch, or of a row that is thrown away where there is none."""
+        beside = self._beside(micro) if "divergence" in computes else None
+        inputs = dummy_inputs(self.device) if micro is None else self._inputs(micro)
+        return self.module(inputs, computes, beside), inputs
 
     def _outputs(self, micro: TensorDict, computes: Sequence[str]) -> dict[str, Tensor]:
-        inputs = self._inputs(micro)
-        flat = self.module(inputs, computes)
+        flat, inputs = self._flat(micro, computes)
         return {n: v if n == "scores" else to_rows(v, inputs) for n, v in flat.items()}
 
     def _inputs(self, micro: TensorDict) -> Inputs:
@@ -159,7 +201,8 @@ class TorchStrategy(Strategy):
         )
         ours = packs and self.packing.ours
         self.module.use_packed_attention(ours)
-        return make_inputs(micro, packed=packs, masked=not packs, whole=whole, shared=ours)
+        pad = self.module.lm.config.get_text_config().pad_token_id if whole else None
+        return make_inputs(micro, packed=packs, masked=not packs, whole=whole, shared=ours, pad=pad)
 
     # --- steps --------------------------------------------------------------------------------
 

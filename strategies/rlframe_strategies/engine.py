@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlframe.advantages import checked_columns
 from rlframe.batch import Batch
-from rlframe.errors import TrainingError
+from rlframe.errors import ConfigError, TrainingError
 from rlframe.interfaces.checkpoint import HandedOver, Transport
 from rlframe.interfaces.model import EngineSpec, ModelEngine, UpdateResult
 from rlframe.interfaces.strategy import RankInfo, Strategy
@@ -42,7 +42,7 @@ class CausalLMEngine(ModelEngine):
     def __init__(self, rank: RankInfo) -> None:
         super().__init__(rank)
         self._skipped_in_a_row = 0
-        self._learned = False
+        self._learned = self._attached = False
         self._movers: dict[str, Mover | None] = {}
 
     def setup(self, spec: EngineSpec) -> None:
@@ -73,6 +73,7 @@ class CausalLMEngine(ModelEngine):
 
     def update(self, batch: Batch, plan: UpdatePlan) -> UpdateResult:
         """See :class:`ModelEngine`."""
+        self._look_beside()
         totals: dict[str, list[float]] = {}
         skipped: list[str] = []
         for number, step in enumerate(plan.minibatches):
@@ -95,6 +96,7 @@ class CausalLMEngine(ModelEngine):
 
     def evaluate(self, batch: Batch, plan: UpdatePlan) -> Mapping[str, float]:
         """See :class:`ModelEngine`."""
+        self._look_beside()
         (rows,) = plan.minibatches[0].micros
         mini = MiniBatch(self._spec, self._algorithm, self._strategy, batch, rows)
         for micro in mini.micros:
@@ -149,6 +151,20 @@ class CausalLMEngine(ModelEngine):
     def close(self) -> None:
         """See :class:`ModelEngine`."""
         self._strategy.close()
+
+    def _look_beside(self) -> None:
+        """Let the strategy see the model that a divergence is measured from, once."""
+        form = self._spec.role.divergence
+        if form is None or self._attached:
+            return
+        peer = self.peers.get(form.role)
+        if not isinstance(peer, CausalLMEngine):
+            raise ConfigError(
+                f"role '{self._spec.role.name}' is measured against '{form.role}' on the same "
+                f"devices: set roles.{form.role}.pool to its pool, with the same strategy"
+            )
+        self._strategy.attach(peer._strategy, form)
+        self._attached = True
 
     def _even(self, batch: Batch) -> list[NDArray[np.int64]]:
         """Micro-batches of this rank's rows, as many as on the rank that needs most."""

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-__all__ = ["LogitMap", "token_logprobs"]
+__all__ = ["LogitMap", "add_product", "chunks", "make_logits", "token_logprobs"]
 
 _CHUNK_ELEMENTS = 1 << 22
 _MIN_CHUNK, _MAX_CHUNK = 128, 4096
@@ -55,13 +55,14 @@ def token_logprobs(
     return logprobs, entropies if entropy else None
 
 
-def _chunks(positions: int, vocabulary: int) -> Iterator[slice]:
+def chunks(positions: int, vocabulary: int) -> Iterator[slice]:
+    """Parts of the positions, of a few million logits each."""
     size = min(max(_CHUNK_ELEMENTS // vocabulary, _MIN_CHUNK), _MAX_CHUNK)
     for start in range(0, positions, size):
         yield slice(start, min(start + size, positions))
 
 
-def _logits(
+def make_logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, logits: LogitMap
 ) -> tuple[Tensor, Tensor | None]:
     """(c, V) float32 logits under the temperature, and the tanh that capped them."""
@@ -92,8 +93,8 @@ class _TokenLogprobs(torch.autograd.Function):
         logprobs = torch.empty(n, dtype=torch.float32, device=hidden.device)
         log_z = torch.empty_like(logprobs)
         entropies = torch.empty_like(logprobs) if entropy else logprobs.new_zeros(0)
-        for part in _chunks(n, len(weight)):
-            out, _ = _logits(hidden[part], weight, bias, logits)
+        for part in chunks(n, len(weight)):
+            out, _ = make_logits(hidden[part], weight, bias, logits)
             picked = out.gather(1, labels[part, None])[:, 0]
             top = out.amax(1, keepdim=True)
             out -= top
@@ -120,8 +121,8 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = _zeros(weight) if ctx.needs_input_grad[1] else None
         grad_bias = _zeros(bias) if bias is not None and ctx.needs_input_grad[2] else None
-        for part in _chunks(len(hidden), len(weight)):
-            out, squashed = _logits(hidden[part], weight, bias, ctx.logits)
+        for part in chunks(len(hidden), len(weight)):
+            out, squashed = make_logits(hidden[part], weight, bias, ctx.logits)
             grad = _grad_logits(
                 out.sub_(log_z[part, None]),
                 labels[part],
@@ -139,7 +140,7 @@ class _TokenLogprobs(torch.autograd.Function):
             if grad_hidden is not None:
                 torch.mm(grad, weight, out=grad_hidden[part])
             if grad_weight is not None:
-                _add_product(grad_weight, grad, hidden[part])
+                add_product(grad_weight, grad, hidden[part])
         return (
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),
@@ -154,7 +155,7 @@ def _zeros(like: Tensor) -> Tensor:
     return torch.zeros(like.shape, dtype=torch.float32, device=like.device)
 
 
-def _add_product(total: Tensor, grad: Tensor, hidden: Tensor) -> None:
+def add_product(total: Tensor, grad: Tensor, hidden: Tensor) -> None:
     """Add grad.T @ hidden, in float32 however low the operands' precision."""
     if grad.dtype == total.dtype:
         total.addmm_(grad.T, hidden)

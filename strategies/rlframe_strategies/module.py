@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rlframe.errors import ModelError
 from rlframe_strategies.attention import PACKED_ATTENTION, attention_kwargs
+from rlframe_strategies.divergence import Beside, Head, token_divergence
 from rlframe_strategies.head import LogitMap, token_logprobs
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ __all__ = ["LanguageModel", "canonical", "logit_map"]
 
 Kind = Literal["policy", "value", "score", "teacher"]
 GIVES = {
-    "policy": ("logprobs", "entropy"),
-    "teacher": ("logprobs", "entropy"),
+    "policy": ("logprobs", "entropy", "divergence"),
+    "teacher": ("logprobs", "entropy", "states"),
     "value": ("values",),
     "score": ("scores",),
 }
@@ -107,8 +108,13 @@ class LanguageModel(nn.Module):
         states: Tensor = out[0]
         return states.flatten(0, 1)
 
-    def forward(self, inputs: Inputs, computes: Sequence[str]) -> dict[str, Tensor]:
-        """Per response token (N,), a score per row (b,); float32."""
+    def forward(
+        self, inputs: Inputs, computes: Sequence[str], beside: Beside | None = None
+    ) -> dict[str, Tensor]:
+        """Per response token (N,), a score per row (b,); float32. A teacher's "states" are (N, G).
+
+        ``beside`` is what "divergence" is measured against.
+        """
         states = self.hidden(inputs)
         if self.kind == "score":
             return {"scores": self._number(states.index_select(0, inputs.last))}
@@ -116,8 +122,11 @@ class LanguageModel(nn.Module):
         if self.kind == "value":
             return {"values": self._number(states)}
         head = self.lm.get_output_embeddings()
+        states = states.to(head.weight.dtype)
+        if "states" in computes:
+            return {"states": states}
         logprobs, entropy = token_logprobs(
-            states.to(head.weight.dtype),
+            states,
             head.weight,
             head.bias,
             inputs.labels,
@@ -127,6 +136,9 @@ class LanguageModel(nn.Module):
         out = {"logprobs": logprobs}
         if entropy is not None:
             out["entropy"] = entropy
+        if beside is not None:
+            own = Head(head.weight, head.bias, self.logits)
+            out["divergence"] = token_divergence((states, own), beside.teacher, beside.form)
         return out
 
     def _number(self, states: Tensor) -> Tensor:

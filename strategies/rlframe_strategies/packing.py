@@ -92,13 +92,20 @@ class Inputs:
 
 
 def make_inputs(
-    micro: TensorDict, *, packed: bool, masked: bool, whole: bool, shared: bool = False
+    micro: TensorDict,
+    *,
+    packed: bool,
+    masked: bool,
+    whole: bool,
+    shared: bool = False,
+    pad: int | None = None,
 ) -> Inputs:
     """Inputs of a micro-batch with at least one row.
 
     ``packed`` lays rows of unequal length side by side; ``shared`` feeds a prompt of several such
     rows once; ``masked`` adds an attention mask to a padded batch; ``whole`` feeds each row's last
-    token too. Raises ``BatchError`` for a row whose response has no token before it.
+    token too; ``last`` passes over tokens ``pad``, as transformers' classifiers do. Raises
+    ``BatchError`` for a row whose response has no token before it.
     """
     prompts, responses = micro["prompt_ids"], micro["response_ids"]
     prompt_n, response_n = micro["prompt_lengths"], micro["response_lengths"]
@@ -134,11 +141,18 @@ def make_inputs(
         take=at.gather(1, before)[is_response],
         labels=responses[is_response],
         put=is_response.flatten().nonzero()[:, 0],
-        last=at.gather(1, fed_n[:, None] - 1)[:, 0],
+        last=at.gather(1, _ends(rows_bs, held, pad)[:, None])[:, 0],
         rows=b,
         width=width,
         longest=longest,
     )
+
+
+def _ends(rows_bs: Tensor, held: Tensor, pad: int | None) -> Tensor:
+    """(b,) place of each row's last token that is not ``pad`` (of its last one if all are)."""
+    counted = held if pad is None else held & (rows_bs != pad)
+    counted = torch.where(counted.any(1, keepdim=True), counted, held)
+    return (counted * torch.arange(held.shape[1], device=held.device)).amax(1)
 
 
 def _owners(rows_bs: Tensor, prompt_n: Tensor, order: Tensor) -> Tensor:

@@ -57,9 +57,7 @@ class CostModelReference(PairKit):
 
     def test_learns_the_toy_task(self):
         """The right answer gets the lower cost: its share under softmax falls."""
-        from rlframe.testing.toy_task import ToyTask
-
-        task = ToyTask(self.algorithm())
+        task = self.toy_task()
         task.run(self.toy_steps)
         assert task.success() < 0.02
 

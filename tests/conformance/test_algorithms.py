@@ -10,7 +10,7 @@ from rlframe.algorithm import REDUCTIONS
 from rlframe.host.host import current_host
 from rlframe.testing.algorithm_kit import AlgorithmKit
 from rlframe.testing.pair_kit import PairKit
-from tests.conformance import critic_free, preference_references
+from tests.conformance import critic_free, distill_references, preference_references
 from tests.conformance.critic_free import k3_plus, plain_reduction
 
 
@@ -25,12 +25,18 @@ class SFTReference(AlgorithmKit):
         return total
 
 
-BASES = {**critic_free.BASES, "sft": SFTReference, **preference_references.REFERENCES}
+BASES = {
+    **critic_free.BASES,
+    "sft": SFTReference,
+    **preference_references.REFERENCES,
+    "distill": distill_references.DistillReference,
+}
 
 VARIANTS = {
     **critic_free.VARIANTS,
     "sft": {"near": {"kl_coef": 0.02}, "epochs": {"epochs": 2, "minibatch_prompts": 1}},
     **preference_references.VARIANTS,
+    "distill": distill_references.VARIANTS,
 }
 """Further options of our own methods, each a class of its own."""
 

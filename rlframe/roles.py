@@ -1,0 +1,58 @@
+"""The models of a method's dataflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = ["Divergence", "ModelKind", "RoleSpec"]
+
+ModelKind = Literal["policy", "value", "score", "teacher"]
+"""A model's head: logits, a number a token, a number a row, the logits of one that is not ours."""
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """How far a role's next-token distribution p is from that of another role, q, of its pool.
+
+    ``out.divergence`` is then nats a token, differentiable: KL(p || q) for "reverse-kl", KL(q || p)
+    for "forward-kl", ``mix KL(q || m) + (1 - mix) KL(p || m)`` with ``m = mix q + (1 - mix) p`` for
+    "jsd". ``top_k`` tells only so many of the other's most probable tokens apart; 0: all.
+    """
+
+    role: str
+    kind: Literal["reverse-kl", "forward-kl", "jsd"] = "reverse-kl"
+    top_k: int = 0
+    mix: float = 0.5
+
+
+@dataclass(frozen=True)
+class RoleSpec:
+    """One model in the dataflow.
+
+    ``outputs`` maps what a forward pass gives ("logprobs", "values", "scores", ...) to the column
+    that it becomes before the update; ``computes`` is what :meth:`Algorithm.loss` finds in ``out``.
+    """
+
+    name: str
+    model: ModelKind = "policy"
+    trained: bool = False
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    computes: tuple[str, ...] = ("logprobs",)
+    init_from: str | None = None
+    """Role whose ``model.path`` is the starting point where the config names none."""
+    epochs: int | None = None
+    """Passes over a batch; None takes ``algo.epochs``."""
+    minibatch_prompts: int | None = None
+    """Prompts an optimiser step; None takes ``algo.minibatch_prompts``."""
+    from_step: int = 0
+    """First step of the run that trains this role (critic warm-up delays the policy)."""
+    divergence: Divergence | None = None
+    """What ``out.divergence`` is, where ``computes`` names it."""
+
+    def schedule(self, options: Any) -> tuple[int, int]:
+        """Epochs, and prompts an optimiser step (0: all), under an algorithm's ``Config``."""
+        epochs = options.epochs if self.epochs is None else self.epochs
+        prompts = self.minibatch_prompts
+        return epochs, options.minibatch_prompts if prompts is None else prompts
