@@ -103,7 +103,8 @@ class Distill(Algorithm):
     def policy_loss(self, out: Output, batch: TensorDict) -> Tensor:
         """The divergence, or the policy gradient of it: (b, R)."""
         if self.config.form == "full":
-            return out.divergence
+            divergence: Tensor = out.divergence
+            return divergence
         old, advantages = batch["old_logprobs"], batch["advantages"]
         if self.config.clip_ratio is None:
             return -(out.logprobs - old).exp() * advantages
