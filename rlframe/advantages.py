@@ -24,14 +24,20 @@ __all__ = ["add_advantages", "checked_columns", "columns_read"]
 def add_advantages(algorithm: Algorithm, batch: Batch, policy: WorkerGroup) -> Batch:
     """The batch with what ``Algorithm.advantages`` gives.
 
-    Where every column that it reads is per row, it runs here and no token-level data moves;
-    otherwise on the policy's data-parallel ranks, each group whole on one rank.
+    Where every column that it reads is per row, it runs here and no token-level data moves: one
+    value a row travels with the handle, and whoever reads the column spreads it over the response.
+    Otherwise it runs on the policy's data-parallel ranks, each group whole on one rank.
     """
     names = [*columns_read(algorithm), *_also_there(algorithm, batch)]
     ragged = [name for name in names if column_of(batch.schema, name).axis is not None]
     if ragged:
         return batch.add_handles(policy.call("advantages", batch).result())
-    return batch.add(checked_columns(algorithm, batch))
+    made = _made(algorithm, batch)
+    dense = {name: value for name, value in made.items() if value.lengths is not None}
+    carried = {name: value.values for name, value in made.items() if value.lengths is None}
+    for name in carried:
+        column_of(batch.schema, name)
+    return batch.add(dense).carry(carried)
 
 
 def checked_columns(algorithm: Algorithm, batch: Batch) -> dict[str, Packed]:
@@ -40,6 +46,19 @@ def checked_columns(algorithm: Algorithm, batch: Batch) -> dict[str, Packed]:
     Raises BatchError for values that are not tensors, not of the column's shape, or not finite in
     a slot that is trained on; TrainingError for what the algorithm raises.
     """
+    lengths = batch.lengths("response_ids")
+
+    def spread(name: str, packed: Packed) -> Packed:
+        column = batch.schema.get(name)
+        if packed.lengths is not None or column is None or column.axis is None:
+            return packed
+        return Packed(np.repeat(packed.values, lengths), lengths)
+
+    return {name: spread(name, packed) for name, packed in _made(algorithm, batch).items()}
+
+
+def _made(algorithm: Algorithm, batch: Batch) -> dict[str, Packed]:
+    """What the algorithm gives, checked; without lengths where that is one value a row."""
     options = algorithm.config
     batch = with_old_logprobs(options, batch)
     missing = [name for name in columns_read(algorithm) if name not in batch]
@@ -85,7 +104,7 @@ def _packed(name: str, value: Tensor, lengths: NDArray[np.int64], batch: Batch) 
         )
     if dense.ndim == 1:
         _check_finite(name, dense, _trained_rows(batch), batch)
-        return Packed(np.repeat(dense, lengths), lengths)
+        return Packed(dense)
     packed = Packed.from_padded(dense, lengths)
     _check_finite(name, packed.values, _trained_tokens(batch), batch)
     return packed

@@ -15,12 +15,18 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlframe.batch_index import ColumnIndex, RowIndex, narrowed
+from rlframe.batch_index import (
+    ColumnIndex,
+    RowIndex,
+    carried_handle,
+    join_columns,
+    narrowed,
+)
 from rlframe.batch_tensordict import columns_of, tensordict_of
 from rlframe.columns import COLUMNS, Schema
 from rlframe.errors import BatchError, unknown_name
 from rlframe.interfaces.transfer import Handle, LocalTransfer, TransferEngine
-from rlframe.pack_columns import column_of, pack_columns
+from rlframe.pack_columns import column_of, empty_column, pack_columns
 from rlframe.packed import Packed
 
 __all__ = ["Batch", "Columns"]
@@ -72,10 +78,20 @@ class Batch:
         """This batch with further columns; padded (B, R) tensors are cut to the rows' lengths."""
         self._refuse_known(columns)
         packed = pack_columns(columns, self.schema, self._size, self._axis_lengths)
-        blocks = self.transfer.put(packed)
-        rows = RowIndex(np.zeros(self._size, np.int64), np.arange(self._size, dtype=np.int64))
-        index = {name: ColumnIndex((handle,), rows) for name, handle in blocks.items()}
-        return self._with({**self._index, **index}, self._size)
+        return self._with_blocks(self.transfer.put(packed))
+
+    def carry(self, columns: Mapping[str, NDArray[Any]]) -> Batch:
+        """This batch with further columns whose values, one a row, travel with their handles.
+
+        In a ragged column the value stands at each token of its row; it is repeated on reading.
+        """
+        self._refuse_known(columns)
+        blocks = {}
+        for name, values in columns.items():
+            column = column_of(self.schema, name)
+            lengths = self._axis_lengths(column.axis) if column.axis else None
+            blocks[name] = carried_handle(column, values, self._size, lengths)
+        return self._with_blocks(blocks)
 
     def add_handles(
         self, blocks: Sequence[tuple[Mapping[str, Handle], NDArray[np.int64]]]
@@ -102,22 +118,15 @@ class Batch:
 
     @classmethod
     def concat(cls, batches: Sequence[Batch]) -> Batch:
-        """The rows of several batches with the same columns, in order."""
+        """The rows of several batches with the same columns, in order; shared blocks stay one."""
         if not batches:
             raise BatchError("no batches to join")
         first = batches[0]
-        index: dict[str, ColumnIndex] = {}
         for other in batches[1:]:
             if set(other.columns) != set(first.columns):
                 odd = sorted(set(other.columns) ^ set(first.columns))
                 raise BatchError(f"batches to join differ in columns: {', '.join(odd)}")
-        joined: dict[tuple[tuple[int, int], ...], RowIndex] = {}
-        for name in first.columns:
-            parts = [b._index[name] for b in batches]
-            key = tuple((id(p.rows), len(p.handles)) for p in parts)
-            if key not in joined:
-                joined[key] = RowIndex.join([(p.rows, len(p.handles)) for p in parts])
-            index[name] = ColumnIndex(tuple(h for p in parts for h in p.handles), joined[key])
+        index = join_columns([b._index for b in batches])
         return first._with(index, sum(len(b) for b in batches))
 
     # --- selecting --------------------------------------------------------------------------
@@ -162,6 +171,10 @@ class Batch:
         ends = np.cumsum(sizes)
         return [self.take(np.arange(e - n, e)) for e, n in zip(ends, sizes, strict=True)]
 
+    def via(self, transfer: TransferEngine) -> Batch:
+        """The same rows, read through another engine that reaches their blocks."""
+        return self._with(self._index, self._size, transfer)
+
     def select(self, names: Sequence[str]) -> Batch:
         """The same rows with the given columns only."""
         return self._with({name: self._entry(name) for name in names}, self._size)
@@ -202,32 +215,32 @@ class Batch:
 
     def packed(self, name: str) -> Packed:
         """A column without padding."""
-        entry = self._entry(name)
-        parts = entry.rows.by_block()
-        if not parts:
-            return self._empty(name)
-        packed = Packed.concat(
-            self._read([(entry.handles[b], entry.rows.row[where]) for b, where in parts])
-        )
-        order = np.concatenate([where for _, where in parts])
+        pieces = self._entry(name).pieces()
+        if not pieces:
+            return empty_column(column_of(self.schema, name))
+        packed = Packed.concat(self.transfer.fetch([(handle, rows) for handle, rows, _ in pieces]))
+        order = np.concatenate([where for _, _, where in pieces])
         if np.array_equal(order, np.arange(len(order))):
             return packed
         return packed.take(np.argsort(order))
 
     def lengths(self, name: str) -> NDArray[np.int64]:
         """Tokens in each row of a ragged column, (B,); read from the handles, no data moves."""
-        entry = self._entry(name)
         out = np.zeros(self._size, np.int64)
-        for b, where in entry.rows.by_block():
-            lengths = entry.handles[b].lengths
-            if lengths is None:
+        for handle, rows, where in self._entry(name).pieces():
+            if handle.lengths is None:
                 raise BatchError(f"column '{name}' has no lengths: its rows are all alike")
-            out[where] = lengths[entry.rows.row[where]]
+            out[where] = handle.lengths[rows]
         return out
 
     def handles(self) -> list[Handle]:
         """Every block that this batch points to."""
         return [handle for entry in self._index.values() for handle in entry.handles]
+
+    def pieces(self) -> Iterator[tuple[Handle, NDArray[np.int64]]]:
+        """Every block that this batch points to, and which rows of it."""
+        for entry in self._index.values():
+            yield from ((handle, rows) for handle, rows, _ in entry.pieces())
 
     def sum(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Sum over the whole batch, all data-parallel ranks included: () float64."""
@@ -251,36 +264,29 @@ class Batch:
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _with(self, index: Mapping[str, ColumnIndex], size: int) -> Batch:
-        return Batch(
-            index,
-            size,
-            schema=self.schema,
-            transfer=self.transfer,
-            scalars=self.scalars,
-            reduce=self.reduce,
-        )
+    def _with_blocks(self, blocks: Mapping[str, Handle]) -> Batch:
+        """Further columns of one block each, whose rows are the batch's."""
+        rows = RowIndex(np.zeros(self._size, np.int64), np.arange(self._size, dtype=np.int64))
+        index = {name: ColumnIndex((handle,), rows) for name, handle in blocks.items()}
+        return self._with({**self._index, **index}, self._size)
 
-    def _read(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
-        """Rows of per-row columns from their handles, others from the transfer engine."""
-        away = [(handle, rows) for handle, rows in pieces if handle.values is None]
-        pulled = iter(self.transfer.get(away) if away else ())
-        return [next(pulled) if h.values is None else Packed(h.values[rows]) for h, rows in pieces]
+    def _with(
+        self, index: Mapping[str, ColumnIndex], size: int, transfer: TransferEngine | None = None
+    ) -> Batch:
+        through = transfer or self.transfer
+        out = Batch(index, size, schema=self.schema, transfer=through, scalars=self.scalars)
+        out.reduce = self.reduce
+        return out
 
     def _entry(self, name: str) -> ColumnIndex:
         if name not in self._index:
             raise BatchError(unknown_name("column", name, self._index))
         return self._index[name]
 
-    def _empty(self, name: str) -> Packed:
-        column = self.schema[name]
-        values = np.zeros((0,) if column.axis or column.shape == "B" else (0, 0), column.dtype)
-        return Packed(values, np.zeros(0, np.int64) if column.axis else None)
-
     def _refuse_known(self, names: Iterable[str]) -> None:
-        for name in names:
-            if name in self._index:
-                raise BatchError(f"column '{name}' exists already; a stage only adds columns")
+        known = [name for name in names if name in self._index]
+        if known:
+            raise BatchError(f"column '{known[0]}' exists already; a stage only adds columns")
 
     def _axis_lengths(self, axis: str) -> NDArray[np.int64] | None:
         """Row lengths that the columns of an axis have, None where there is no such column."""

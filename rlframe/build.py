@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from rlframe.algorithm import Algorithm, RoleSpec
-from rlframe.assemble_batch import batch_of
+from rlframe.assemble_batch import join_entries
 from rlframe.balance import width_of
 from rlframe.batch import Batch
 from rlframe.callbacks import CallbackList
-from rlframe.collector import Collector, OfflineCollector
+from rlframe.collector_client import CollectorClient
+from rlframe.collector_spec import CollectorParts, CollectorSpec
 from rlframe.config import Config
 from rlframe.data import PromptStream, open_dataset, read_rows, stop_token_ids
-from rlframe.errors import ConfigError, ModelError
+from rlframe.errors import ConfigError
 from rlframe.host.host import PluginHost
 from rlframe.inputs import check_rows
 from rlframe.interfaces.cluster import Cluster, WorkerGroup
@@ -27,10 +28,10 @@ from rlframe.interfaces.data import Dataset
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import ModelSpec
-from rlframe.interfaces.transfer import TransferEngine
+from rlframe.interfaces.transfer import CountedTransfer
 from rlframe.metrics import validation_metrics
 from rlframe.orchestrator import Orchestrator, Parts
-from rlframe.paths import resolve_model
+from rlframe.paths import load_tokenizer, resolve_model
 from rlframe.plan import plan_update
 from rlframe.record import Recorder
 from rlframe.requests import Row, Sampling
@@ -42,7 +43,6 @@ __all__ = [
     "build",
     "connect_checkpoint",
     "engine_specs",
-    "load_tokenizer",
     "run_sampling",
     "start_groups",
 ]
@@ -83,48 +83,45 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
     if held_out is not None:
         check_rows("validate", held_out, config, algorithm, scorer, tokenizer)
     validation = _validation_rows(config, held_out, tokenizer, sampling)
-    schema = algorithm.schema()
     cluster, groups, transfer = start_groups(config, algorithm, path, sampling)
-    collector = _collector(config, algorithm, tokenizer, sampling, scorer, groups)
-    callbacks = CallbackList.from_config(config.callback)
+    read = CountedTransfer(transfer)
     snapshots = SnapshotStore(run_dir, config.run.keep)
-    validator = _validator(config, collector, validation, groups, transfer, algorithm)
-    recorder = Recorder(
-        config,
-        run_dir,
-        [one.load()(one.config) for one in config.logger],
-        callbacks,
-        snapshots,
-        host.hook,
-        validator,
-    )
-    parts = Parts(
-        config=config,
-        algorithm=algorithm,
-        schema=schema,
-        stream=stream,
-        collector=collector,
-        roles={name: group for name, group in groups.items() if name != "rollout"},
-        transfer=transfer,
-        checkpoint=connect_checkpoint(config, groups),
-        recorder=recorder,
-        callbacks=callbacks,
-    )
+    try:
+        here = CollectorParts(algorithm, tokenizer, scorer)
+        client = groups["rollout"].client() if "rollout" in groups else None
+        spec = CollectorSpec.of(config, path, sampling.max_new_tokens, client, here)
+        collector = CollectorClient.start(cluster, spec, algorithm.schema(), read)
+        validator = _validator(config, collector, validation, groups, algorithm)
+        callbacks = CallbackList.from_config(config.callback)
+        parts = Parts(
+            config=config,
+            algorithm=algorithm,
+            schema=algorithm.schema(),
+            stream=stream,
+            collector=collector,
+            roles={name: group for name, group in groups.items() if name != "rollout"},
+            transfer=read,
+            checkpoint=connect_checkpoint(config, groups),
+            recorder=_recorder(config, host, run_dir, callbacks, snapshots, validator),
+            callbacks=callbacks,
+        )
+    except BaseException:
+        cluster.close()
+        transfer.close()
+        raise
     return Built(Orchestrator(parts), cluster, snapshots)
 
 
-def _collector(
+def _recorder(
     config: Config,
-    algorithm: Algorithm,
-    tokenizer: Any,
-    sampling: Sampling,
-    scorer: Scorer,
-    groups: Mapping[str, WorkerGroup],
-) -> Collector | OfflineCollector:
-    if algorithm.offline:
-        return OfflineCollector(algorithm, tokenizer, sampling.max_new_tokens)
-    environment = config.env.load()(config.env.config, tokenizer)
-    return Collector(algorithm, environment, scorer, groups["rollout"].client(), config.seed)
+    host: PluginHost,
+    run_dir: Path,
+    callbacks: CallbackList,
+    snapshots: SnapshotStore,
+    validator: Callable[[], Mapping[str, float]] | None,
+) -> Recorder:
+    loggers = [one.load()(one.config) for one in config.logger]
+    return Recorder(config, run_dir, loggers, callbacks, snapshots, host.hook, validator)
 
 
 def engine_specs(
@@ -181,16 +178,6 @@ def run_sampling(config: Config, path: str, tokenizer: Any) -> Sampling:
     stops = stop_token_ids(tokenizer, AutoConfig.from_pretrained(path), generation)
     ends = tuple(dict.fromkeys((*sampling.stop_token_ids, *stops)))
     return dataclasses.replace(sampling, stop_token_ids=ends)
-
-
-def load_tokenizer(path: str) -> Any:
-    """The tokenizer in a model's folder. Raises ModelError."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"no tokenizer in '{path}': {error}") from error
 
 
 def start_groups(
@@ -257,20 +244,17 @@ def _validation_rows(
 
 def _validator(
     config: Config,
-    collector: Collector | OfflineCollector,
+    collector: CollectorClient,
     rows: list[Row],
     groups: Mapping[str, WorkerGroup],
-    transfer: TransferEngine,
     algorithm: Algorithm,
 ) -> Callable[[], Mapping[str, float]] | None:
     """Greedy answers and their rewards; for offline methods the loss on held-out rows."""
     if not rows:
         return None
-    if isinstance(collector, Collector):
-        online = collector
-        return lambda: validation_metrics(online.evaluate(rows))
-    held_out = collector.collect(rows).accepted
-    batch = batch_of(held_out, schema=algorithm.schema(), transfer=transfer)
+    if not algorithm.offline:
+        return lambda: validation_metrics(collector.validate(rows).result())
+    batch = join_entries(collector.collect(rows).result().accepted)
     plan = plan_update(
         batch.lengths("prompt_ids") + batch.lengths("response_ids"),
         batch["group_ids"].numpy(),

@@ -7,42 +7,29 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlframe.algorithm import Algorithm
 from rlframe.asking import ask, raised_in
+from rlframe.assemble_batch import pack_groups
+from rlframe.collected import Gathered
+from rlframe.entry import GroupSummary
 from rlframe.errors import RlframeError, RolloutError
 from rlframe.interfaces.data import Environment
 from rlframe.interfaces.rollout import RolloutEngine
-from rlframe.requests import Completion, Episode, FinishReason, Group, Request, Row, Segment
+from rlframe.interfaces.transfer import Produced
+from rlframe.protocol import ONE_TO_ONE, protocol
+from rlframe.requests import Completion, Episode, Group, Request, Row
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from rlframe.rewards import Scorer
 
-__all__ = ["Collected", "Collector", "OfflineCollector", "episode_seed"]
+__all__ = ["EPISODES_PER_GROUP", "Collector", "episode_seed"]
 
 T = TypeVar("T")
 
 EPISODES_PER_GROUP = 2**20
 """Episode ids of one group are ``group_id * EPISODES_PER_GROUP + position``."""
-
-
-@dataclass
-class Collected:
-    """Groups that were accepted, and why others were not."""
-
-    accepted: list[Group] = field(default_factory=list)
-    refused: list[int] = field(default_factory=list)
-    """Ids of groups that ``Algorithm.accept`` turned down."""
-    failed: dict[int, str] = field(default_factory=dict)
-    """Ids of groups without a scored episode, and the reason."""
-    skipped_episodes: int = 0
-    """Episodes that left their group because a reward failed."""
-    fault: str = ""
-    """What such a reward did, the last time; empty where none failed."""
 
 
 def episode_seed(seed: int, group_id: int, position: int) -> int:
@@ -61,18 +48,32 @@ class Collector:
         scorer: Scorer,
         client: RolloutEngine,
         seed: int,
+        prompt_key: str = "prompt",
     ) -> None:
         self._algorithm, self._environment, self._scorer = algorithm, environment, scorer
-        self._client, self._seed = client, seed
+        self._client, self._seed, self._prompt_key = client, seed, prompt_key
         self._loop = OwnLoop()
 
-    def collect(self, rows: Sequence[Row]) -> Collected:
-        """Play a group for each row and sort the groups by what becomes of them."""
-        groups = self._loop.run(self._run_groups(rows, self._requests))
-        out = Collected(fault=self._scorer.take_fault())
-        for group, skipped in groups:
-            self._sort(group, skipped, out)
-        return out
+    @protocol(ONE_TO_ONE)
+    def collect(self, rows: Sequence[Row]) -> Produced:
+        """Play a group for each row; a :class:`Gathered`, and the columns of accepted groups."""
+        accepted, out = list[Group](), Gathered()
+        for group, skipped in self._loop.run(self._run_groups(rows, self._requests)):
+            out.skipped_episodes += skipped
+            if not group.trained:
+                out.failed[group.row.group_id] = "no episode of the group was scored"
+            elif ask(self._algorithm, "accept", group):
+                accepted.append(group)
+            else:
+                out.refused.append(group.row.group_id)
+        out.fault = self._scorer.take_fault()
+        columns, out.groups = pack_groups(accepted, self._algorithm.schema(), self._prompt_key)
+        return Produced(out, columns)
+
+    @protocol(ONE_TO_ONE)
+    def validate(self, rows: Sequence[Row]) -> list[GroupSummary]:
+        """Play an episode for each row as it is asked for, nothing refused."""
+        return [GroupSummary.of(group) for group in self.evaluate(rows)]
 
     def evaluate(self, rows: Sequence[Row], samples: int = 1) -> list[Group]:
         """Play rows as they are asked for, nothing refused; ``samples`` episodes each."""
@@ -136,15 +137,6 @@ class Collector:
             session_id=f"{row.group_id}-{position}",
         )
 
-    def _sort(self, group: Group, skipped: int, out: Collected) -> None:
-        out.skipped_episodes += skipped
-        if not group.trained:
-            out.failed[group.row.group_id] = "no episode of the group was scored"
-        elif ask(self._algorithm, "accept", group):
-            out.accepted.append(group)
-        else:
-            out.refused.append(group.row.group_id)
-
 
 def _check_episode(what: str, episode: object) -> None:
     """Raises RolloutError where an environment gave no episode, or lists that do not match."""
@@ -189,48 +181,6 @@ class OwnLoop:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "rlframe-collector")
         return self._thread.submit(call).result()
-
-
-class OfflineCollector:
-    """For methods whose data writes the responses: tokenises them, samples nothing."""
-
-    def __init__(
-        self, algorithm: Algorithm, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int
-    ) -> None:
-        self._algorithm, self._tokenizer, self._most = algorithm, tokenizer, max_new_tokens
-
-    def collect(self, rows: Sequence[Row]) -> Collected:
-        """One group a row, one episode an example."""
-        return Collected([self._group(row) for row in rows])
-
-    def close(self) -> None:
-        """Nothing to end."""
-
-    def _group(self, row: Row) -> Group:
-        episodes = []
-        for position, example in enumerate(ask(self._algorithm, "examples", row)):
-            ids, reason = self._encode(example.response)
-            count = len(ids)
-            segment = Segment(
-                list(row.prompt_ids), ids, [True] * count, [0.0] * count, [-1] * count, [0] * count
-            )
-            request = dataclasses.replace(
-                row.request(),
-                group_id=row.group_id,
-                episode_id=row.group_id * EPISODES_PER_GROUP + position,
-            )
-            columns = dict(example.columns)
-            episodes.append(
-                Episode(request, [segment], reason, example.response, None, {}, columns)
-            )
-        return Group(row, episodes)
-
-    def _encode(self, response: str) -> tuple[list[int], FinishReason]:
-        ids = list(self._tokenizer.encode(response, add_special_tokens=False))
-        end = self._tokenizer.eos_token_id
-        if end is not None:
-            ids.append(int(end))
-        return (ids, "stop") if len(ids) <= self._most else (ids[: self._most], "length")
 
 
 async def _gather(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -54,6 +54,8 @@ _TABLE = (
     Column("policy_version", "BR", "int32", "rollout", "weights that sampled each token; -1: none"),
     Column("turn_ids", "BR", "int32", "collector", "which turn a response token belongs to"),
     Column("finish_reason", "B", "object", "collector", "stop, length, abort or error"),
+    Column("prompt_text", "B", "object", "data", "the prompt as it is written: text or messages"),
+    Column("response_text", "B", "object", "collector", "the response of the episode, decoded"),
     Column("rewards", "B", "float32", "rewards", "outcome: weighted sum of the parts"),
     Column(
         "reward_parts", "BK", "float32", "rewards", "one column a reward; NaN where it abstained"

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlframe.algorithm import Algorithm, RoleSpec
 from rlframe.answers import answer_of, answer_pattern
-from rlframe.build import connect_checkpoint, load_tokenizer, run_sampling, start_groups
+from rlframe.build import connect_checkpoint, run_sampling, start_groups
 from rlframe.collector import Collector
 from rlframe.config import Config
 from rlframe.config.checks import check_range
@@ -26,7 +26,7 @@ from rlframe.estimators import Estimate, estimate, majority_at_k, pass_at_k
 from rlframe.host.host import PluginHost
 from rlframe.inputs import check_rows
 from rlframe.metrics import validation_metrics
-from rlframe.paths import find_model, resolve_model
+from rlframe.paths import find_model, load_tokenizer, resolve_model
 from rlframe.requests import Group, Row, Sampling
 from rlframe.rewards import Scorer
 

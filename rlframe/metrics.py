@@ -14,7 +14,9 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
+from rlframe.assemble_batch import part_names
 from rlframe.batch import Batch
+from rlframe.entry import GroupSummary
 from rlframe.ops import has_signal
 from rlframe.requests import Group
 
@@ -22,7 +24,6 @@ __all__ = [
     "ROLE_PREFIX",
     "Stopwatch",
     "batch_metrics",
-    "part_names",
     "peak_memory_gb",
     "validation_metrics",
 ]
@@ -64,7 +65,7 @@ def _spread(prefix: str, values: NDArray[np.float64]) -> dict[str, float]:
     }
 
 
-def batch_metrics(batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
+def batch_metrics(batch: Batch, groups: Sequence[GroupSummary]) -> dict[str, float]:
     """Rewards and lengths of the rows that are trained on, and the number of their episodes.
 
     ``groups`` are those of the batch.
@@ -72,7 +73,9 @@ def batch_metrics(batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
     train = np.asarray(batch["train"], bool)
     response = np.asarray(batch["response_tokens"])[train].astype(np.float64)
     prompt = batch.lengths("prompt_ids")[train].astype(np.float64)
-    reasons = np.array(batch["finish_reason"], object)[train]
+    ordered = sorted(groups, key=lambda group: group.group_id)
+    ends = [episode.finish_reason for group in ordered for episode in group.by_row()]
+    reasons = np.array(ends, object)[train]
     out = _spread("response_length", response) | _spread("prompt_length", prompt)
     out["response_length/clip_ratio"] = float((reasons == "length").mean()) if len(reasons) else 0.0
     out["response/aborted_ratio"] = float((reasons == "abort").mean()) if len(reasons) else 0.0
@@ -99,12 +102,7 @@ def peak_memory_gb() -> float:
     return peak / 2**30 if sys.platform == "darwin" else peak / 2**20
 
 
-def part_names(groups: Sequence[Group]) -> list[str]:
-    """Names of the reward parts, in the order of the ``reward_parts`` column."""
-    return sorted({n for g in groups for e in g.episodes for n in e.reward_parts})
-
-
-def validation_metrics(groups: Sequence[Group]) -> dict[str, float]:
+def validation_metrics(groups: Sequence[Group] | Sequence[GroupSummary]) -> dict[str, float]:
     """Mean reward, each part and the length over validation episodes."""
     episodes = [e for group in groups for e in group.episodes if e.reward is not None]
     out: dict[str, float] = {"val/episodes": float(len(episodes))}

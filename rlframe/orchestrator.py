@@ -16,28 +16,28 @@ import numpy as np
 from rlframe.advantages import add_advantages, columns_read
 from rlframe.algorithm import Algorithm, RoleSpec
 from rlframe.asking import ask, ask_atoms, ask_mapping
-from rlframe.assemble_batch import batch_of
+from rlframe.assemble_batch import join_entries
 from rlframe.batch import Batch
 from rlframe.buffer import Buffer
 from rlframe.callbacks import CallbackList
-from rlframe.collector import Collected, Collector, OfflineCollector
+from rlframe.collected import Collected
+from rlframe.collector_client import CollectorClient
 from rlframe.columns import Schema
 from rlframe.config import Config
 from rlframe.data import PromptStream
 from rlframe.errors import TrainingError
 from rlframe.interfaces.checkpoint import CheckpointEngine
 from rlframe.interfaces.cluster import WorkerGroup
-from rlframe.interfaces.transfer import TransferEngine
+from rlframe.interfaces.transfer import CountedTransfer
+from rlframe.ledger import Ledger
 from rlframe.metrics import ROLE_PREFIX, Stopwatch, batch_metrics, peak_memory_gb
 from rlframe.plan import UpdatePlan, plan_update
+from rlframe.together import infer_together, update_together
 
 if TYPE_CHECKING:
     from rlframe.record import Recorder
 
 __all__ = ["Orchestrator", "Parts"]
-
-_SCORE_STAGE = {"policy": "old_log_prob", "reference": "ref", "critic": "values"}
-_UPDATE_STAGE = {"policy": "update_actor", "critic": "update_critic"}
 
 
 @dataclass
@@ -48,9 +48,10 @@ class Parts:
     algorithm: Algorithm
     schema: Schema
     stream: PromptStream
-    collector: Collector | OfflineCollector
+    collector: CollectorClient
     roles: Mapping[str, WorkerGroup]
-    transfer: TransferEngine
+    transfer: CountedTransfer
+    """What the controller reads through; workers and collectors have their own."""
     checkpoint: CheckpointEngine | None
     """None for offline methods, which have no rollout engine."""
     recorder: Recorder
@@ -68,6 +69,9 @@ class Orchestrator:
         self.version = 0
         self.stop_reason = ""
         self.clock = Stopwatch()
+        self.ledger = Ledger(parts.transfer)
+        """Told of every batch and group that nothing will read again."""
+        self._read_before = 0
         self._specs = self.algorithm.roles()
         self._figures: dict[str, float] = {}
 
@@ -84,7 +88,7 @@ class Orchestrator:
         with self.clock.stage("gen"):
             drawn = self._fill(wanted)
             groups = self.buffer.take(wanted, self.version)
-        batch = batch_of(groups, schema=self.parts.schema, transfer=self.parts.transfer)
+        batch = join_entries(groups)
         self._figures |= batch_metrics(batch, groups) | drawn
         self.parts.recorder.collected(self.step + 1, groups)
         return batch
@@ -93,22 +97,11 @@ class Orchestrator:
         """Score the batch, derive advantages, update every trained role."""
         self.parts.recorder.updating()
         batch.scalars = ask_mapping(self.algorithm, "scalars")
-        for role in self.algorithm.scorers():
-            if self._given_by_update(role):
-                continue
-            with self.clock.stage(_SCORE_STAGE.get(role.name, role.name)):
-                batch = batch.add_handles(self.roles[role.name].call("infer", batch).result())
+        batch = self._score(batch)
         with self.clock.stage("adv"):
             batch = add_advantages(self.algorithm, batch, self.roles["policy"])
-        metrics: dict[str, float] = {}
-        for role in self._trained():
-            with self.clock.stage(_UPDATE_STAGE.get(role.name, f"update_{role.name}")):
-                plan = self.plan_update(role, batch)
-                results = self.roles[role.name].call("update", batch, plan).result()
-            metrics |= self._role_metrics(role, results)
-            uneven = max(metrics.get("perf/flops_imbalance", 0.0), plan.imbalance)
-            metrics["perf/flops_imbalance"] = uneven
-        self.parts.transfer.free(batch.handles())
+        metrics = self._update(batch)
+        self.ledger.done(batch)
         return metrics
 
     def publish(self) -> None:
@@ -120,6 +113,18 @@ class Orchestrator:
             self._figures["perf/sync_bytes"] = float(stats.bytes_moved)
 
     # --- what the stages are made of ---------------------------------------------------------
+
+    def _score(self, batch: Batch) -> Batch:
+        roles = [r for r in self.algorithm.scorers() if not self._given_by_update(r)]
+        return infer_together(roles, self.roles, batch, self.clock)
+
+    def _update(self, batch: Batch) -> dict[str, float]:
+        plans = [(role, self.plan_update(role, batch)) for role in self._trained()]
+        metrics: dict[str, float] = {}
+        for role, results in update_together(plans, self.roles, batch, self.clock):
+            metrics |= self._role_metrics(role, results)
+        uneven = max((plan.imbalance for _, plan in plans), default=0.0)
+        return metrics | {"perf/flops_imbalance": uneven}
 
     def plan_update(self, role: RoleSpec, batch: Batch) -> UpdatePlan:
         """Epochs x mini-batches x micro-batches of one role's update."""
@@ -163,7 +168,7 @@ class Orchestrator:
             missing = wanted - len(self.buffer)
             if missing <= 0:
                 return figures
-            found = self.parts.collector.collect(self.stream.draw(missing))
+            found = self.parts.collector.collect(self.stream.draw(missing)).result()
             self.buffer.put(found.accepted)
             self._count(found, figures)
             fault = f". The last fault: {found.fault}" if found.fault else fault
@@ -234,10 +239,13 @@ class Orchestrator:
         figures, self._figures = self._figures, {}
         timing = self.clock.take() | {"timing_s/step": seconds}
         tokens = figures.get("perf/total_num_tokens", 0.0)
+        seen = self.parts.transfer.bytes_read
+        read, self._read_before = seen - self._read_before, seen
         return {
             **figures,
             **metrics,
             **timing,
+            "perf/driver_bytes": float(read),
             "perf/cpu_memory_peak_gb": peak_memory_gb(),
             "perf/throughput": tokens / seconds if seconds else 0.0,
             "training/global_step": float(self.step),
@@ -265,6 +273,8 @@ class Orchestrator:
         """The reverse of :meth:`state_dict`."""
         self.step, self.version = int(state["step"]), int(state["version"])
         self.stream.load_state_dict(state["stream"])
-        self.buffer.load_state_dict(state["buffer"])
+        self.buffer.load_state_dict(
+            state["buffer"], schema=self.parts.schema, transfer=self.parts.transfer
+        )
         ask(self.algorithm, "load_state_dict", state["algorithm"])
         self.parts.callbacks.load_state_dict(state["callbacks"])

@@ -14,7 +14,7 @@ from rlframe.columns import Column, Schema
 from rlframe.errors import BatchError, unknown_name
 from rlframe.packed import Packed
 
-__all__ = ["LENGTH_OF", "column_of", "pack_columns"]
+__all__ = ["LENGTH_OF", "column_of", "empty_column", "pack_columns"]
 
 LENGTH_OF = {"P": "prompt_ids", "R": "response_ids"}
 """The column whose row lengths every other column of that axis has."""
@@ -27,6 +27,12 @@ def column_of(schema: Schema, name: str) -> Column:
     if name not in schema:
         raise BatchError(unknown_name("column", name, schema))
     return schema[name]
+
+
+def empty_column(column: Column) -> Packed:
+    """A column of no rows."""
+    values = np.zeros((0,) if column.axis or column.shape == "B" else (0, 0), column.dtype)
+    return Packed(values, np.zeros(0, np.int64) if column.axis else None)
 
 
 def pack_columns(

@@ -6,7 +6,7 @@ import difflib
 from importlib.resources import as_file, files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlframe.errors import ModelError, nearest
 from rlframe.gguf import check_gguf, dequantised, gguf_file
@@ -14,7 +14,7 @@ from rlframe.gguf import check_gguf, dequantised, gguf_file
 if TYPE_CHECKING:
     from rlframe.config import Config
 
-__all__ = ["check_models", "find_model", "resolve_model"]
+__all__ = ["check_models", "find_model", "load_tokenizer", "resolve_model"]
 
 _SCHEME, _CONFIG = "pkg:", "config.json"
 _HUB_S = 10.0
@@ -133,3 +133,13 @@ def _on_hub(key: str, name: str, folder: Path) -> str:
             f"{hint} Without a network, name a folder with the model"
         ) from error
     return f"{name} (no folder here: a name on the Hugging Face hub)"
+
+
+def load_tokenizer(path: str) -> Any:
+    """The tokenizer in a model's folder. Raises ModelError."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"no tokenizer in '{path}': {error}") from error

@@ -6,7 +6,6 @@ The Orchestrator tells it what happened; it tells loggers, callbacks and plugins
 from __future__ import annotations
 
 import copy
-import json
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlframe.asking import ask_mapping
+from rlframe.buffer import buffer_state
 from rlframe.callbacks import CallbackList
 from rlframe.config import Config
+from rlframe.entry import GroupEntry
 from rlframe.interfaces.loop import Logger
 from rlframe.loggers import LoggerError, LoggerList
-from rlframe.requests import Group
 from rlframe.rng import rng_state
+from rlframe.samples import dump_lines, sample_rows
 from rlframe.snapshot import SnapshotStore
 from rlframe.summary import write_summary
 
@@ -79,24 +80,11 @@ class Recorder:
             )
         self._hooks.rlframe_fit_start(run=run, config=config)
 
-    def collected(self, step: int, groups: Sequence[Group]) -> None:
+    def collected(self, step: int, groups: Sequence[GroupEntry]) -> None:
         """Show some samples of a step; write all completions where ``run.dump_rollouts`` asks."""
         every = self._config.run.samples_every
         if every and (step % every == 0 or step == 1):
-            episodes = [(g, e) for g in groups[:_SAMPLES] for e in g.episodes[:1]]
-            rows = [
-                {
-                    "group_id": group.row.group_id,
-                    "prompt": group.row.columns.get(self._config.data.prompt_key),
-                    "response": episode.text,
-                    "reward": episode.reward,
-                    **{f"reward/{n}": v for n, v in episode.reward_parts.items()},
-                    "tokens": episode.length,
-                    "finish_reason": episode.finish_reason,
-                }
-                for group, episode in episodes
-            ]
-            self._logger.samples(step, rows)
+            self._logger.samples(step, sample_rows(groups, _SAMPLES))
         if self._config.run.dump_rollouts:
             self._dump(step, groups)
 
@@ -207,6 +195,7 @@ class Recorder:
     def _rescue(self, run: Orchestrator, error: Exception) -> None:
         try:
             if self._kept is not None and self._saved_step != run.step:
+                self._kept["run"]["buffer"] = buffer_state(self._kept["run"]["buffer"])
                 self.save(run, self._kept)
         except Exception as second:  # a dead worker cannot save: the first error is told
             error.add_note(f"the state after step {run.step} could not be saved: {second}")
@@ -232,38 +221,22 @@ class Recorder:
         self._hooks.rlframe_fit_end(run=run, error=error)
         self._logger.close()
 
-    def _dump(self, step: int, groups: Sequence[Group]) -> None:
+    def _dump(self, step: int, groups: Sequence[GroupEntry]) -> None:
         folder = self.run_dir / "rollouts"
         folder.mkdir(exist_ok=True)
-        lines = [
-            json.dumps(
-                {
-                    "prompt_ids": segment.prompt_ids,
-                    "group_id": group.row.group_id,
-                    "episode_id": episode.request.episode_id,
-                    "token_ids": segment.response_ids,
-                    "logprobs": segment.logprobs,
-                    "versions": segment.versions,
-                    "finish_reason": episode.finish_reason,
-                    "reward": episode.reward,
-                }
-            )
-            for group in groups
-            for episode in group.episodes
-            for segment in episode.segments
-        ]
-        text = "".join(line + "\n" for line in lines)
+        text = "".join(dump_lines(groups))
         (folder / f"step-{step:06d}.jsonl").write_text(text, encoding="utf-8")
 
 
 def _before_collecting(run: Orchestrator) -> dict[str, Any]:
-    """The parts of a run's state that collecting changes."""
+    """The parts of a run's state that collecting changes; waiting groups are not yet read."""
     parts = {
         "stream": run.stream.state_dict(),
-        "buffer": run.buffer.state_dict(),
         "algorithm": ask_mapping(run.algorithm, "state_dict"),
     }
-    return copy.deepcopy({"run": parts, "rng": rng_state()})
+    kept = copy.deepcopy({"run": parts, "rng": rng_state()})
+    kept["run"]["buffer"] = list(run.buffer)
+    return kept
 
 
 def _short(figures: Mapping[str, float]) -> str:

@@ -19,7 +19,6 @@ from rlframe.durable import files_below, sync_directory, sync_file
 from rlframe.errors import SnapshotError
 from rlframe.rng import rng_state, set_rng_state
 from rlframe.snapshot_codec import decode_state, encode_state
-from rlframe.snapshot_groups import group_from_state, group_to_state
 from rlframe.snapshot_manifest import verify, write_manifest
 
 __all__ = [
@@ -27,8 +26,6 @@ __all__ = [
     "SnapshotStore",
     "decode_state",
     "encode_state",
-    "group_from_state",
-    "group_to_state",
     "load_snapshot",
     "rng_state",
     "set_rng_state",

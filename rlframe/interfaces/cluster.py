@@ -115,6 +115,11 @@ class Cluster(ABC):
     def await_pools(self, pools: Mapping[str, PoolConfig]) -> None:
         """Told what the config asks for before :meth:`info`; may wait until it is there."""
 
+    @property
+    def collectors(self) -> int:
+        """Collectors that a run should have, at least 1; each is hosted by itself."""
+        return 1
+
     @abstractmethod
     def host(self, name: str, make: Callable[[], Any]) -> WorkerGroup:
         """A group of one rank that holds what ``make()`` gives; its methods are called by name.

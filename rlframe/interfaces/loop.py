@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlframe.requests import Group
-
 if TYPE_CHECKING:
     from rlframe.config import Config
+    from rlframe.entry import GroupEntry
     from rlframe.orchestrator import Orchestrator
 
 __all__ = ["Callback", "Logger", "Metrics", "Sampler", "Scheduler"]
@@ -37,8 +36,8 @@ class Sampler(ABC):
         self.config = config
 
     @abstractmethod
-    def choose(self, waiting: Sequence[Group], count: int, version: int) -> list[int]:
-        """Positions of the ``count`` groups to take, in order."""
+    def choose(self, waiting: Sequence[GroupEntry], count: int, version: int) -> list[int]:
+        """Positions of the ``count`` groups to take, in order, by their summaries."""
 
 
 class Callback:

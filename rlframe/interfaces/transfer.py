@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,17 +14,21 @@ from numpy.typing import NDArray
 
 from rlframe.packed import Packed, ragged_index
 
-__all__ = ["Handle", "LocalTransfer", "Produced", "TransferEngine"]
+__all__ = ["CountedTransfer", "Handle", "LocalTransfer", "Produced", "TransferEngine"]
+
+_NUMBERS = itertools.count()
+"""Blocks of this process."""
 
 
 @dataclass(frozen=True)
 class Handle:
-    """One block of one column: who made it, how to reach it.
+    """One block of one column, ``key`` unique in the run: who made it, how to reach it.
 
-    Lengths (tokens) and the values of per-row columns travel with the handle; the values of ragged
-    columns stay where they were made and are reached through ``ref``. A view holds some rows of a
-    block: ``starts`` (rows,) says where each begins in the block's values, None where the rows are
-    the block's, side by side. ``nbytes`` are the whole block's in either case.
+    Lengths (tokens) travel with the handle, and so may ``values``: one a row, which in a column
+    with lengths stands at each of the row's tokens. Everything else stays where it was made and is
+    reached through ``ref``. A view holds some rows of a block: ``starts`` (rows,) says where each
+    begins in the block's values, None where the rows are the block's, side by side. ``nbytes`` are
+    the whole block's in either case.
     """
 
     key: str
@@ -45,6 +50,20 @@ class Handle:
             values=None if self.values is None else self.values[rows],
             starts=self._begins[rows],
         )
+
+    @property
+    def carries(self) -> bool:
+        """Whether the values travel with the handle."""
+        return self.values is not None
+
+    def carried(self, rows: NDArray[np.int64]) -> Packed:
+        """These of its rows, (n,), where it carries their values."""
+        assert self.values is not None, f"block {self.key} lies elsewhere"
+        values = self.values[rows]
+        if self.lengths is None:
+            return Packed(values)
+        lengths = self.lengths[rows]
+        return Packed(np.repeat(values, lengths), lengths)
 
     def gather(self, values: NDArray[Any], rows: NDArray[np.int64]) -> Packed:
         """These of its rows, (n,), out of the values of the whole block."""
@@ -101,6 +120,12 @@ class TransferEngine(ABC):
         :meth:`Handle.gather` finds them in the block, of which the handle may be a view.
         """
 
+    def fetch(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
+        """Rows of handles, (n,) each, from where their values are: the handle, or :meth:`get`."""
+        far = [(handle, rows) for handle, rows in pieces if not handle.carries]
+        fetched = iter(self.get(far) if far else [])
+        return [h.carried(rows) if h.carries else next(fetched) for h, rows in pieces]
+
     @abstractmethod
     def free(self, handles: Iterable[Handle]) -> None:
         """Forget blocks; later reads of them raise."""
@@ -117,6 +142,51 @@ class TransferEngine(ABC):
         """Give back what the engine holds."""
 
 
+class CountedTransfer(TransferEngine):
+    """An engine as one of its users sees it: ``bytes_read`` is what came into that user's hands.
+
+    The controller reads through one, so that what it materialises is known, also where a worker in
+    the same process reads through the engine itself.
+    """
+
+    def __init__(self, engine: TransferEngine) -> None:
+        self.engine = engine
+        self._mine = 0
+
+    @property
+    def bytes_read(self) -> int:  # type: ignore[override]  # a counter that others only read
+        """Bytes that were read here, and those that the engine deserialised in this process."""
+        return self._mine + self.engine.bytes_read
+
+    def put(self, columns: Mapping[str, Packed]) -> dict[str, Handle]:
+        """See :class:`TransferEngine`."""
+        return self.engine.put(columns)
+
+    def attach(self, handle: Handle) -> Handle:
+        """See :class:`TransferEngine`."""
+        return self.engine.attach(handle)
+
+    def get(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
+        """See :class:`TransferEngine`."""
+        return self.engine.get(pieces)
+
+    def fetch(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
+        """See :class:`TransferEngine`."""
+        before = self.engine.bytes_read
+        found = self.engine.fetch(pieces)
+        deserialised = self.engine.bytes_read - before
+        self._mine += max(sum(packed.nbytes for packed in found) - deserialised, 0)
+        return found
+
+    def free(self, handles: Iterable[Handle]) -> None:
+        """See :class:`TransferEngine`."""
+        self.engine.free(handles)
+
+    def close(self) -> None:
+        """See :class:`TransferEngine`."""
+        self.engine.close()
+
+
 class LocalTransfer(TransferEngine):
     """Blocks as references inside one process: nothing is copied, freeing is dropping.
 
@@ -127,19 +197,18 @@ class LocalTransfer(TransferEngine):
 
     def __init__(self, owner: str = "local") -> None:
         self._owner = owner
-        self._count = 0
 
     def put(self, columns: Mapping[str, Packed]) -> dict[str, Handle]:
         """See :class:`TransferEngine`."""
         handles = {}
         for name, packed in columns.items():
-            self._count += 1
+            opaque = packed.values.dtype == object
             handles[name] = Handle(
-                key=f"{self._owner}/{self._count}",
+                key=f"{self._owner}/{next(_NUMBERS)}",
                 column=name,
                 rows=len(packed),
                 lengths=packed.lengths,
-                values=None if packed.lengths is not None else packed.values,
+                values=None if packed.lengths is not None or opaque else packed.values,
                 nbytes=packed.nbytes,
                 owner=self._owner,
                 ref=packed,

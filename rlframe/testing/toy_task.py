@@ -18,6 +18,7 @@ from rlframe.advantages import checked_columns
 from rlframe.algorithm import Algorithm, Output, RoleSpec
 from rlframe.assemble_batch import batch_of
 from rlframe.batch import Batch
+from rlframe.entry import GroupSummary
 from rlframe.metrics import ROLE_PREFIX, batch_metrics
 from rlframe.plan import plan_update
 from rlframe.requests import Episode, Group, Request, Row, Segment
@@ -67,7 +68,8 @@ class ToyTask:
             accepted = [group for group in groups if self.algorithm.accept(group)]
             if accepted:
                 batch = batch_of(accepted, schema=self.algorithm.schema())
-                self._learn(batch, batch_metrics(batch, accepted))
+                summaries = [GroupSummary.of(group) for group in accepted]
+                self._learn(batch, batch_metrics(batch, summaries))
 
     # --- collecting ---------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from tensordict import TensorDict
 
 from rlframe import Batch, BatchError, Column
 from rlframe.columns import make_schema
-from rlframe.interfaces.transfer import LocalTransfer
+from rlframe.interfaces.transfer import CountedTransfer, LocalTransfer
 from rlframe.packed import Packed
 
 SCHEMA = make_schema(
@@ -203,6 +203,61 @@ def test_edits_move_nothing_and_reading_moves_just_the_rows_read():
     assert part["response_ids"].shape[0] == 3
     assert sum(count for _, count in transfer.read) == 3
     assert {name for name, _ in transfer.read} == {"response_ids"}
+
+
+def test_slices_of_one_block_join_into_one_block():
+    first, second = dense_rows(0, 6), dense_rows(1, 2)
+    batch, again = make(first), make(second)
+    parts = [batch.take([4, 5]), again, batch.take([0]), batch.take([1, 2, 3])]
+    joined = Batch.concat(parts)
+    assert len(joined.handles()) == 2 * len(batch.columns)
+    check(joined, [first[4], first[5], *second, first[0], *first[1:4]])
+    rows = joined._index["rewards"].rows
+    assert joined._index["response_ids"].rows is rows
+    assert rows.row.tolist() == [4, 5, 0, 1, 0, 1, 2, 3]
+
+
+def test_a_carried_value_stands_at_each_token_of_its_row():
+    batch = make(dense_rows(2, 5))
+    values = np.arange(5, dtype=np.float32) - 1
+    lengths = batch.lengths("response_ids")
+    written = batch.add({"advantages": Packed(np.repeat(values, lengths), lengths)})
+    carried = batch.carry({"advantages": values})
+    for got in (carried, Batch.concat([carried.take([0, 1]), carried.take([2, 3, 4])])):
+        assert torch.equal(got["advantages"], written["advantages"])
+        assert got.lengths("advantages").tolist() == lengths.tolist()
+    picked = [3, 0, 3]
+    assert torch.equal(carried.take(picked)["advantages"], written.take(picked)["advantages"])
+    assert sum(h.nbytes for h in carried.handles() if h.column == "advantages") == 20
+    assert torch.equal(batch.carry({"scores": values})["scores"], torch.from_numpy(values))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"advantages": np.zeros(4, np.float32)}, "4 rows, the batch 3"),
+        ({"advantages": np.zeros(3)}, "is float32; its data is float64"),
+        ({"advantages": np.zeros((3, 2), np.float32)}, r"is BR; its data has shape \(3, 2\)"),
+        ({"rewards": np.zeros(3, np.float32)}, "exists already"),
+    ],
+)
+def test_carried_values_are_checked(columns, message):
+    with pytest.raises(BatchError, match=message):
+        make(dense_rows(0, 3)).carry(columns)
+    bare = Batch.from_columns({"rewards": np.zeros(3, np.float32)})
+    with pytest.raises(BatchError, match="has no such rows yet"):
+        bare.carry({"advantages": np.zeros(3, np.float32)})
+
+
+def test_what_is_read_through_an_object_is_counted():
+    batch = make(dense_rows(0, 4))
+    mine, theirs = CountedTransfer(batch.transfer), CountedTransfer(batch.transfer)
+    seen = batch.via(mine)
+    assert seen.take([1, 2])["rewards"].shape == (2,)
+    assert (mine.bytes_read, theirs.bytes_read) == (8, 0)
+    assert torch.equal(seen.via(theirs)["response_ids"], batch["response_ids"])
+    assert mine.bytes_read == 8
+    assert theirs.bytes_read == batch.packed("response_ids").nbytes
 
 
 def test_a_narrow_batch_reads_alike_and_holds_no_other_rows():

@@ -42,7 +42,7 @@ def collect(made, rows=2):
         Algorithm(samples_per_prompt=2), environment, Scorer([]), client=None, seed=3
     )
     try:
-        return collector.collect([Row((1,), {}, n, Sampling()) for n in range(rows)])
+        return collector.collect([Row((1,), {}, n, Sampling()) for n in range(rows)]).value
     finally:
         collector.close()
 
@@ -70,7 +70,7 @@ def test_a_mistake_of_an_environment_is_one_line(made, message):
 
 def test_an_episode_that_no_reward_scored_leaves_its_group():
     found = collect(lambda request: Episode(request, [segment()], "stop"))
-    assert not found.accepted
+    assert not found.groups
     assert found.failed == {n: "no episode of the group was scored" for n in range(2)}
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 
 from rlframe.errors import SnapshotError
-from rlframe.requests import Episode, Group, Request, Row, Sampling, Segment
+from rlframe.requests import Sampling
 from rlframe.rng import rng_state, set_rng_state
-from rlframe.snapshot import decode_state, encode_state, group_from_state, group_to_state
+from rlframe.snapshot import decode_state, encode_state
 
 KEYS = st.one_of(st.text(max_size=4), st.integers(), st.booleans(), st.tuples(st.integers()))
 LEAVES = st.one_of(
@@ -113,44 +113,6 @@ def test_other_values_are_refused_with_their_place(value):
 def test_reading_is_strict(value):
     with pytest.raises(SnapshotError):
         decode_state(value, {})
-
-
-def a_group() -> Group:
-    sampling = Sampling(temperature=0.7, stop=("\n",), stop_token_ids=(2, 5), seed=2**62 + 1)
-    row = Row((1, 2), {"prompt": "p", "answer": 3, "x": None}, 17, sampling, "f.jsonl:4")
-    request = Request((1, 2), sampling, False, 1.5, "17-0", 17, 170, "s")
-    logprobs = [-0.1, -1e-300, 0.1 + 0.2, -math.inf]
-    segment = Segment([1, 2], [3, 4, 5, 6], [True] * 4, logprobs, [0, 0, 1, 1], [0] * 4, [0.5] * 4)
-    bare = Segment([1], [], [], [], [], [])
-    parts = {"a": 1 / 3, "b/c": 2.0}
-    scored = Episode(request, [segment, bare], "stop", "t\ud800", 1 / 3, parts, {"img": [1]})
-    return Group(row, [scored, Episode(request, [], "abort")])
-
-
-def test_a_group_comes_back_exactly():
-    group = a_group()
-    assert group_from_state(through_disk(group_to_state(group))) == group
-    assert group_from_state(json.loads(json.dumps(group_to_state(group)))) == group
-
-
-def test_a_group_is_kept_as_it_was():
-    group = a_group()
-    state = group_to_state(group)
-    group.episodes[0].segments[0].response_ids.append(9)
-    group.episodes[0].reward_parts["late"] = 1.0
-    assert group_from_state(state) == a_group()
-
-
-@pytest.mark.parametrize("change", ["more", "less"])
-def test_a_group_of_another_version_is_refused(change):
-    state = group_to_state(a_group())
-    segment = state["episodes"][0]["segments"][0]
-    if change == "more":
-        segment["novelty"] = 1
-    else:
-        del segment["turn_ids"]
-    with pytest.raises(SnapshotError, match="Segment"):
-        group_from_state(state)
 
 
 def test_random_states_come_back():

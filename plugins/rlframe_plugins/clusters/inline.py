@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from rlframe.batch import Batch
 from rlframe.config import Config as FitConfig
 from rlframe.config import check_range
 from rlframe.errors import WorkerError
@@ -127,11 +128,15 @@ class InlineGroup(WorkerGroup):
         rule = self._worker.protocol(self.role, method)
         shares = distribute(rule, self.mesh, args, width=self.width)
         results = {
-            rank: self._worker.run(self.role, method, *share.args)
+            rank: self._worker.run(self.role, method, *map(self._through, share.args))
             for rank, share in enumerate(shares)
             if share is not None
         }
         return collect(rule, self.mesh, shares, results)
+
+    def _through(self, value: Any) -> Any:
+        """A batch as the worker reads it, not as the controller does."""
+        return value.via(self._worker.transfer) if isinstance(value, Batch) else value
 
 
 class InlineHosted(InlineGroup):

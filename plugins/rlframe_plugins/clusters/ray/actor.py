@@ -37,10 +37,13 @@ class Boot:
 
 @dataclass(frozen=True)
 class Reply:
-    """First part of an answer with columns; a handle without ``ref`` and values follows by name."""
+    """First part of an answer with columns; a handle without ``ref`` and values follows by name.
+
+    ``handles`` is None for an answer that is no set of columns and has none.
+    """
 
     value: Any
-    handles: dict[str, Handle]
+    handles: dict[str, Handle] | None
     parts: tuple[str, ...]
     has_value: bool
 
@@ -127,8 +130,7 @@ def _parts(outcome: Any, worker: Worker) -> Iterator[Any]:
     elif _is_columns(outcome):
         value, columns, has_value = None, outcome, False
     else:
-        value, columns, has_value = outcome, {}, True
-        yield Reply(value, {}, (), has_value)
+        yield Reply(outcome, None, (), has_value=True)
         return
     if not worker.transfer.caller_owned:
         yield Reply(value, worker.transfer.put(columns), (), has_value)

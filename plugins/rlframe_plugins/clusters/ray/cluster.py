@@ -51,6 +51,8 @@ class RayCluster(Cluster):
         """Longest time for starting worker processes, seconds, above 0."""
         call_timeout_s: float = 3600.0
         """Longest call of a worker, seconds, at least 0; 0 never ends one."""
+        collectors: int = 1
+        """Processes that play episodes and score them, at least 1; prompts are dealt over them."""
         worker_output: bool = True
         """Show what workers print."""
 
@@ -61,6 +63,7 @@ class RayCluster(Cluster):
             for name in ("logical_cpus", "wait_s", "call_timeout_s"):
                 check_range(self, name, 0)
             check_range(self, "threads", 1)
+            check_range(self, "collectors", 1)
             check_range(self, "cpus", above=0)
             check_range(self, "start_timeout_s", above=0)
 
@@ -70,6 +73,11 @@ class RayCluster(Cluster):
         super().__init__(config or RayCluster.Config())
         self._session: Session | None = None
         self._crews: Any = None
+
+    @property
+    def collectors(self) -> int:
+        """See :class:`Cluster`."""
+        return self.config.collectors
 
     def info(self) -> ClusterInfo:
         """See :class:`Cluster`; a local start is not needed to know what it would offer."""

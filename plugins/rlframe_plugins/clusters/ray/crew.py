@@ -211,6 +211,8 @@ async def _answer(sent: Sent) -> Any:
     refs = [ref async for ref in parts]
     if len(refs) > len(reply.parts):
         await refs[-1]  # the exception of a generator that failed midway
+    if reply.handles is None:
+        return reply
     handles = dict(reply.handles)
     for name, ref in zip(reply.parts, refs, strict=True):
         handles[name] = replace(handles[name], ref=ref)

@@ -76,7 +76,8 @@ class RayGroup(WorkerGroup):
         opened = {}
         for rank, answer in answers.items():
             if isinstance(answer, Reply):
-                answer = _attached(answer, self._transfer)
+                bare = answer.handles is None
+                answer = answer.value if bare else _attached(answer, self._transfer)
             opened[rank] = answer
         return opened
 
@@ -108,7 +109,7 @@ class RayHosted(WorkerGroup):
 
     def _open(self, answers: dict[int, Any]) -> Any:
         reply: Reply = answers[0]
-        if not reply.handles:
+        if reply.handles is None:
             return reply.value
         handles = _attached(reply, self._transfer)
         return (reply.value, handles) if reply.has_value else handles
@@ -116,6 +117,7 @@ class RayHosted(WorkerGroup):
 
 def _attached(reply: Reply, transfer: TransferEngine) -> dict[str, Handle]:
     """Handles as this process uses them; their lengths and values are counted as read."""
+    assert reply.handles is not None, "an answer without columns"
     handles = {name: transfer.attach(handle) for name, handle in reply.handles.items()}
     arrays = [a for h in handles.values() for a in (h.lengths, h.values) if a is not None]
     transfer.bytes_read += sum(int(array.nbytes) for array in arrays)
