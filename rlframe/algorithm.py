@@ -194,6 +194,12 @@ class Algorithm:
         """Whether a collected group is learned from."""
         return True
 
+    def scored(self, batch: Batch) -> None:
+        """See, on the controller, the scores of a step's batch before :meth:`scalars` is asked.
+
+        Only columns with one number a row are there to read without moving tokens.
+        """
+
     # --- learning -----------------------------------------------------------------------------
 
     def advantages(self, batch: Batch) -> Mapping[str, Tensor]:

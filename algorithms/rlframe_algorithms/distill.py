@@ -107,7 +107,8 @@ class Distill(Algorithm):
             return divergence
         old, advantages = batch["old_logprobs"], batch["advantages"]
         if self.config.clip_ratio is None:
-            return -(out.logprobs - old).exp() * advantages
+            loss: Tensor = -(out.logprobs - old).exp() * advantages
+            return loss
         return ops.clipped_surrogate(out.logprobs, old, advantages, self.config.clip_ratio)
 
     def metrics(self, role: str, out: Output, batch: TensorDict) -> dict[str, Term]:
