@@ -200,6 +200,14 @@ class Algorithm:
         Only columns with one number a row are there to read without moving tokens.
         """
 
+    @property
+    def accepts_by_reward(self) -> bool:
+        """Whether :meth:`accept` looks at rewards, which must then be there once a group is played.
+
+        A reward model that is a role of the run scores later.
+        """
+        return type(self).accept is not Algorithm.accept
+
     # --- learning -----------------------------------------------------------------------------
 
     def advantages(self, batch: Batch) -> Mapping[str, Tensor]:

@@ -1,10 +1,9 @@
 """Dealing rows to ranks so that their floating-point operations are even.
 
-Of what was measured on 8,192 sequences and 128 ranks (``benchmarks/fan_out.py``), the greedy rule
-(longest processing time first, Graham 1969) followed by moves and swaps between the busiest and
-the idlest ranks is within 0.01 % of even in tens of milliseconds; the differencing method of
-Karmarkar and Karp (1982) is a little more even, takes ten times as long, and cannot keep the number
-of rows alike.
+The greedy rule (longest processing time first, Graham 1969), then moves and swaps between the
+busiest and the idlest ranks. On 8,192 sequences and 128 ranks it is within 0.2 % of even; the
+differencing method of Karmarkar and Karp (1982) comes nearer, takes about eight times as long and
+cannot keep the number of rows alike (``benchmarks/fan_out.py`` measures both).
 """
 
 from __future__ import annotations

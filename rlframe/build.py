@@ -62,6 +62,8 @@ class Built:
         """End workers and loops."""
         parts = self.orchestrator.parts
         parts.collector.close()
+        if parts.checkpoint is not None:
+            parts.checkpoint.close()
         self.cluster.close()
         parts.transfer.close()
 

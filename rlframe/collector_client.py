@@ -48,9 +48,11 @@ class CollectorClient:
         """
 
         def found(parts: list[Any]) -> Collected:
+            # A collector that accepted no group stores no column, and answers without handles.
+            pairs = [part if isinstance(part, tuple) else (part, {}) for part in parts]
             return Collected.merge(
                 Collected.of(gathered, blocks, self._schema, self._transfer)
-                for gathered, blocks in parts
+                for gathered, blocks in pairs
             )
 
         more = (samples,) if samples else ()

@@ -2,92 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rlframe import Algorithm, Term, ops
 from rlframe.algorithm import TokenReduction
-from rlframe.config import check_range
+from rlframe_algorithms.clipped import Clipped
+from rlframe_algorithms.policy_gradient import Advantage
 
-if TYPE_CHECKING:
-    from tensordict import TensorDict
-    from torch import Tensor
-
-    from rlframe import Batch
-    from rlframe.algorithm import Output
-
-__all__ = ["GRPO"]
+__all__ = ["GRPO", "DrGRPO"]
 
 
-class GRPO(Algorithm):
-    """Group-relative policy optimisation (DeepSeekMath, 2402.03300) with a KL loss to a reference.
+class GRPO(Clipped):
+    """Group-relative policy optimisation (DeepSeekMath, 2402.03300) with a KL loss to a reference::
+
+        A_i  = (R_i - mean R) / (std R + 1e-6) over the G responses of a prompt, std over n - 1
+        loss = 1/B sum_i 1/|o_i| sum_t [ -min(r A_i, clip(r, 1 - 0.2, 1 + 0.2) A_i) + 0.04 KL_t ]
 
     Defaults are the paper's, with these differences: 8 samples a prompt where the paper draws 64,
     and the KL loss has the paper's value (k3) with the gradient of KL(pi || ref); the paper's own
-    loss is ``kl_estimator=k3``. verl reduces by ``token-mean`` by default; the paper's equation 3
-    is ``seq-mean-token-mean``, taken here.
+    loss is ``kl_estimator=k3``. A is exactly 0 where all rewards of a group are equal, and for a
+    group of one; a response without a sampled token is in no statistics.
 
-    Dr. GRPO (2503.20783) is ``normalise_std=false reduction=fixed-length kl_coef=0``.
-    """
+    verl: ``adv_estimator=grpo``; it reduces by ``token-mean`` by default where the paper's equation
+    3 is ``seq-mean-token-mean``, has the KL loss off, its dual clip at 3, counts an empty response
+    in its group, and gives a group of one its bare reward. TRL: ``loss_type="dapo"`` and
+    ``beta=0`` by default, and 1e-4 beside the std.
+    """  # noqa: D205,D415
 
     @dataclass(frozen=True)
-    class Config(Algorithm.Config):
+    class Config(Clipped.Config):
         """Options of GRPO."""
 
+        advantage: Advantage = "grpo"
+        """grpo, dr-grpo, rloo, opo, gpg, gdpo, maxrl, pass@k, remax, batch or reward."""
         reduction: TokenReduction = "seq-mean-token-mean"
         """token-mean, seq-mean-token-mean, seq-mean-token-sum or fixed-length (Dr. GRPO)."""
         kl_coef: float = 0.04
         """Weight of the KL loss to the reference, at least 0; 0 starts no reference."""
-        clip_ratio: float = 0.2
-        """How far the ratio pi / pi_old may fall below 1, in (0, 1]."""
-        clip_ratio_high: float | None = None
-        """How far the ratio may rise above 1, above 0; None takes clip_ratio."""
-        dual_clip: float | None = None
-        """Cap of the loss at -dual_clip * A where A < 0 (1912.09729), above 1; None is off."""
-        normalise_std: bool = True
-        """Divide advantages by the group's standard deviation; off in Dr. GRPO."""
-
-        def __post_init__(self) -> None:
-            """Check ranges; raises ValueError."""
-            super().__post_init__()
-            if self.samples_per_prompt < 2:
-                raise ValueError(
-                    f"samples_per_prompt must be at least 2, not {self.samples_per_prompt}: "
-                    "others give the baseline"
-                )
-            check_range(self, "clip_ratio", above=0, high=1)
-            check_range(self, "clip_ratio_high", above=0)
-            check_range(self, "dual_clip", above=1)
 
     config: Config
-    capabilities: ClassVar[frozenset[str]] = frozenset({"group-relative"})
 
-    def advantages(self, batch: Batch) -> Mapping[str, Tensor]:
-        """Normalised rewards of the group, (B,)."""
-        if self.config.normalise_std:
-            return {"advantages": ops.group_normalised(batch)}
-        return {"advantages": ops.group_mean_baseline(batch)}
 
-    def policy_loss(self, out: Output, batch: TensorDict) -> Tensor:
-        """PPO's clipped loss: (b, R)."""
-        return ops.clipped_surrogate(*self._ratio_inputs(out, batch), *self._clip)
+class DrGRPO(Clipped):
+    """GRPO done right (2503.20783): neither the std nor the length in a denominator::
 
-    def metrics(self, role: str, out: Output, batch: TensorDict) -> dict[str, Term]:
-        """Clip fractions and the KL of the old to the new policy, under verl's names."""
-        if role != "policy":
-            return {}
-        clipped, capped = ops.clip_fractions(*self._ratio_inputs(out, batch), *self._clip)
-        return {
-            "pg_clipfrac": Term(clipped),
-            "pg_clipfrac_lower": Term(capped),
-            "ppo_kl": Term(ops.kl_value(batch["old_logprobs"], out.logprobs)),
-        }
+        A_i  = R_i - mean R;   loss = 1 / (B L) sum_i sum_t -min(r A_i, clip(r, 0.8, 1.2) A_i)
 
-    @property
-    def _clip(self) -> tuple[float, float | None, float | None]:
-        return self.config.clip_ratio, self.config.clip_ratio_high, self.config.dual_clip
+    L is the constant ``rollout.max_new_tokens``, not the width of the batch. No KL.
 
-    @staticmethod
-    def _ratio_inputs(out: Output, batch: TensorDict) -> tuple[Tensor, Tensor, Tensor]:
-        return out.logprobs, batch["old_logprobs"], batch["advantages"]
+    verl: ``norm_adv_by_std_in_grpo=false loss_agg_mode=seq-mean-token-sum-norm``, whose constant is
+    the padded width unless ``loss_scale_factor`` is set. TRL: ``loss_type="dr_grpo"
+    scale_rewards="none"``.
+    """  # noqa: D205,D415
+
+    @dataclass(frozen=True)
+    class Config(Clipped.Config):
+        """Options of Dr. GRPO."""
+
+        advantage: Advantage = "dr-grpo"
+        """grpo, dr-grpo, rloo, opo, gpg, gdpo, maxrl, pass@k, remax, batch or reward."""
+        reduction: TokenReduction = "fixed-length"
+        """token-mean, seq-mean-token-mean, seq-mean-token-sum or fixed-length (Dr. GRPO)."""
+
+    config: Config

@@ -97,6 +97,24 @@ _DATAFLOW = (
         summary="weights through a folder that every node sees",
     ),
     Component(
+        "transport",
+        "collective",
+        "rlframe_plugins.transports.collective:CollectiveTransport",
+        summary="weights by gloo or NCCL from trainers to replicas",
+    ),
+    Component(
+        "codec",
+        "full",
+        "rlframe_plugins.codecs.full:FullCodec",
+        summary="every weight as it is",
+    ),
+    Component(
+        "codec",
+        "delta",
+        "rlframe_plugins.codecs.delta:DeltaCodec",
+        summary="only the weights that changed, bit-exact",
+    ),
+    Component(
         "resharder",
         "zero-redundancy",
         "rlframe_plugins.resharders.zero_redundancy:ZeroRedundancy",

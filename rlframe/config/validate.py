@@ -87,7 +87,6 @@ def _check_roles(config: Config) -> None:
 
 def _check_rewards(config: Config, algorithm: Algorithm) -> None:
     """Rewards come from one place, and before the method asks for them."""
-    from rlframe.algorithm import Algorithm
     from rlframe.roles import roles_of
 
     written = [r.name for r in roles_of(config, algorithm) if "rewards" in r.outputs.values()]
@@ -99,7 +98,7 @@ def _check_rewards(config: Config, algorithm: Algorithm) -> None:
             f"'{config.reward.parts[0].label}': leave one of them out (reward=[]), or let the "
             "reward 'model' score beside others"
         )
-    if type(algorithm).accept is not Algorithm.accept:
+    if algorithm.accepts_by_reward:
         raise ConfigError(
             f"algo '{config.algo.name}' chooses groups by their rewards, which roles.{written[0]} "
             "would give only later: take the reward 'model' instead (--reward model "

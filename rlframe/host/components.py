@@ -36,7 +36,7 @@ WORDS = {"algorithm": "algo", "environment": "env"}
 """Kinds that a user types as another word; every other kind is its own word."""
 
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Component:
         if self.kind not in KINDS:
             raise ValueError(f"component kind {self.kind!r} is none of {', '.join(KINDS)}")
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise ValueError(f"component name {self.name!r} must be letters, digits, '-', '_', '.'")
+            raise ValueError(f"component name {self.name!r} must be letters, digits and -_.+")
         if not isinstance(self.target, str) or not _TARGET.fullmatch(self.target):
             raise ValueError(
                 f"target {self.target!r} of {self.kind} '{self.name}' must be 'pkg.module:Class'"

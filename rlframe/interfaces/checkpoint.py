@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.layout import Layout, Plan
@@ -13,8 +17,12 @@ from rlframe.layout import Layout, Plan
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rlframe.interfaces.strategy import RankInfo
+
 __all__ = [
+    "BaseWeights",
     "CheckpointEngine",
+    "Codec",
     "FetchedWeights",
     "HandedOver",
     "Resharder",
@@ -74,27 +82,83 @@ class CheckpointEngine(ABC):
         """Bring a late replica to the current version."""
         raise NotImplementedError(f"{type(self).__name__} has no replicas")
 
+    def close(self) -> None:
+        """Leave nothing behind."""
+
 
 class Transport(ABC):
     """How bytes of a plan get from the ranks of one pool to those of another.
 
     Ranks are those of the plan: trainers first, replicas after them. An object travels to both
-    sides and must pickle.
+    sides with every call and must pickle; what lasts on a side is kept there by ``key``.
     """
+
+    together: ClassVar[bool] = False
+    """Whether both sides meet in the exchange, so that they are called at once."""
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config
+        self.key = uuid.uuid4().hex
+
+    def listen(self, rank: RankInfo) -> Any:
+        """On the first trainer, once: what the others need to know to reach it."""
+        return None
+
+    def connect(self, answer: Any) -> None:
+        """On the controller: keep what :meth:`listen` gave, before any other call."""
+
+    @abstractmethod
+    def stage(
+        self, plan: Plan, rank: int, version: int, views: Mapping[str, Tensor], *, full: bool
+    ) -> Any:
+        """On a trainer: offer what the plan takes from this rank; a receipt that pickles.
+
+        ``full`` asks for data that needs no earlier version.
+        """
+
+    @abstractmethod
+    def fetch(
+        self, plan: Plan, rank: int, version: int, receipts: Sequence[Any], base: BaseWeights | None
+    ) -> FetchedWeights:
+        """On a replica: this rank's target, checked, in storage of its own.
+
+        ``base`` is what serves now. Raises SyncError for missing or wrong data.
+        """
+
+    def discard(self, receipts: Sequence[Any]) -> None:
+        """On the controller: forget a staged version; receipts of no use are ignored."""
+
+    def close(self) -> None:
+        """On the controller: leave nothing behind."""
+
+
+class Codec(ABC):
+    """How the elements of a bucket are written; works on their bits and loses none.
+
+    Elements are unsigned integers of their own width (n,), in the order of the bucket.
+    """
+
+    needs_base: ClassVar[bool] = False
+    """Whether both sides must have the same earlier version."""
 
     def __init__(self, config: Any = None) -> None:
         self.config = config
 
     @abstractmethod
-    def stage(self, plan: Plan, rank: int, version: int, views: Mapping[str, Tensor]) -> Any:
-        """On a trainer: offer what the plan takes from this rank; a receipt that pickles."""
+    def encode(self, elements: NDArray[Any], base: NDArray[Any] | None) -> bytes | None:
+        """The data; None where the plain elements are smaller."""
 
     @abstractmethod
-    def fetch(self, plan: Plan, rank: int, version: int, receipts: Sequence[Any]) -> FetchedWeights:
-        """On a replica: this rank's target, checked. Raises SyncError for missing or wrong data."""
+    def decode(self, data: NDArray[np.uint8], base: NDArray[Any]) -> NDArray[Any]:
+        """The elements, new storage. Raises SyncError for data that cannot be right."""
 
-    def discard(self, receipts: Sequence[Any]) -> None:
-        """On the controller: forget a staged version; receipts of no use are ignored."""
+
+@dataclass(frozen=True)
+class BaseWeights:
+    """What a replica serves: version and tensors by name."""
+
+    version: int
+    tensors: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)

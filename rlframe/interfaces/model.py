@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rlframe.algorithm import RoleSpec
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
 from rlframe.layout import Layout, Plan
-from rlframe.protocol import DP_METRIC, ONE_TO_ALL, THREE_D_PROTO, protocol
+from rlframe.protocol import DP_METRIC, ONE_TO_ALL, ONE_TO_ONE, THREE_D_PROTO, protocol
 
 if TYPE_CHECKING:
     from rlframe.batch import Batch
@@ -104,8 +104,13 @@ class ModelEngine(ABC):
         """Load this rank's part of the weights into a peer engine as ``version``."""
 
     @abstractmethod
+    @protocol(ONE_TO_ONE)
+    def listen_for_replicas(self, transport: Transport) -> Any:
+        """``transport.listen`` on the first rank."""
+
+    @abstractmethod
     @protocol(ONE_TO_ALL)
-    def stage_weights(self, transport: Transport, plan: Plan, version: int) -> Any:
+    def stage_weights(self, transport: Transport, plan: Plan, version: int, full: bool) -> Any:
         """Offer this rank's part of ``version`` to replicas in other pools; a receipt."""
 
     @abstractmethod

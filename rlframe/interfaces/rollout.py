@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rlframe.errors import SyncError
+from rlframe.interfaces.checkpoint import BaseWeights
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.layout import Layout, Plan
 from rlframe.requests import Completion, Request
@@ -65,7 +66,8 @@ class RolloutEngine(ABC):
         self.config = config
         self.spec = spec
         self.rank = RankInfo()
-        self._fetched: tuple[int, Mapping[str, Tensor]] | None = None
+        self._fetched: BaseWeights | None = None
+        self._served: BaseWeights | None = None
 
     @abstractmethod
     async def generate(self, request: Request) -> Completion:
@@ -91,16 +93,19 @@ class RolloutEngine(ABC):
         The plan's last ranks are the replicas'.
         """
         first = plan.target.world - self.rank.world
-        fetched = transport.fetch(plan, first + self.rank.rank, version, receipts)
-        self._fetched = (version, fetched.tensors)
+        base = None
+        if self._served is not None and self._served.version == self.version:
+            base = self._served
+        fetched = transport.fetch(plan, first + self.rank.rank, version, receipts, base)
+        self._fetched = BaseWeights(version, fetched.tensors)
         return fetched.nbytes
 
     def flip_weights(self, version: int) -> None:
         """Serve what :meth:`fetch_weights` took. Raises SyncError for another version."""
-        if self._fetched is None or self._fetched[0] != version:
+        if self._fetched is None or self._fetched.version != version:
             raise SyncError(f"version {version} is not staged on rollout rank {self.rank.rank}")
-        tensors, self._fetched = self._fetched[1], None
-        self.load(version, tensors)
+        self._served, self._fetched = self._fetched, None
+        self.load(version, self._served.tensors)
 
     @property
     @abstractmethod

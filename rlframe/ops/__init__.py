@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
+    "absolute_kl": "rlframe.ops.covariance",
     "batch_normalised": "rlframe.ops.advantages",
     "best_of_group": "rlframe.ops.advantages",
     "clip_fractions": "rlframe.ops.losses",
@@ -18,7 +19,7 @@ _HOME = {
     "divergence_masked": "rlframe.ops.token_losses",
     "divergence_outside": "rlframe.ops.token_losses",
     "draw_tokens": "rlframe.ops.covariance",
-    "episode_lengths": "rlframe.ops.overlong",
+    "episode_sums": "rlframe.ops.groups",
     "explained_variance": "rlframe.ops.temporal",
     "gae": "rlframe.ops.temporal",
     "geometric_clipped": "rlframe.ops.sequence_losses",
@@ -48,6 +49,7 @@ _HOME = {
     "plain_reward": "rlframe.ops.advantages",
     "policy_gradient": "rlframe.ops.token_losses",
     "preference_loss": "rlframe.ops.pairs",
+    "reward_to_go": "rlframe.ops.returns",
     "rollout_inside": "rlframe.ops.correction",
     "rollout_log_weight": "rlframe.ops.correction",
     "rollout_weight": "rlframe.ops.correction",
@@ -80,21 +82,23 @@ if TYPE_CHECKING:
     )
     from rlframe.ops.correction import rollout_inside, rollout_log_weight, rollout_weight
     from rlframe.ops.covariance import (
+        absolute_kl,
         draw_tokens,
         share_of_tokens,
         token_covariance,
         token_keys,
         top_tokens,
     )
-    from rlframe.ops.groups import group_stats, has_signal
+    from rlframe.ops.groups import episode_sums, group_stats, has_signal
     from rlframe.ops.kl import kl_loss, kl_reward, kl_value
     from rlframe.ops.kl_control import KLController
     from rlframe.ops.losses import clip_fractions, clipped_surrogate
     from rlframe.ops.masked import masked_mean, masked_var, masked_whiten
-    from rlframe.ops.overlong import episode_lengths, overlong_penalty
+    from rlframe.ops.overlong import overlong_penalty
     from rlframe.ops.pairs import pair_rows, preference_loss
     from rlframe.ops.ratios import log_ratio, sequence_log_ratio
     from rlframe.ops.reductions import loss_weights
+    from rlframe.ops.returns import reward_to_go
     from rlframe.ops.sequence_losses import (
         geometric_clipped,
         geometric_outside,
@@ -113,6 +117,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KLController",
+    "absolute_kl",
     "batch_normalised",
     "best_of_group",
     "clip_fractions",
@@ -122,7 +127,7 @@ __all__ = [
     "divergence_masked",
     "divergence_outside",
     "draw_tokens",
-    "episode_lengths",
+    "episode_sums",
     "explained_variance",
     "gae",
     "geometric_clipped",
@@ -151,6 +156,7 @@ __all__ = [
     "plain_reward",
     "policy_gradient",
     "preference_loss",
+    "reward_to_go",
     "rollout_inside",
     "rollout_log_weight",
     "rollout_weight",

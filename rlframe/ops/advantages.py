@@ -182,6 +182,7 @@ _KINDS: dict[str, Callable[[Batch | Columns, Total], Tensor]] = {
     "gpg": group_share,
     "maxrl": lambda batch, _: mean_scaled(batch),
     "pass@k": lambda batch, _: best_of_group(batch),
+    "remax": lambda batch, _: greedy_baseline(batch),
     "batch": batch_normalised,
     "reward": lambda batch, _: plain_reward(batch),
 }
@@ -190,8 +191,8 @@ _KINDS: dict[str, Callable[[Batch | Columns, Total], Tensor]] = {
 def outcome_advantages(kind: str, batch: Batch | Columns, total: Total = local_total) -> Tensor:
     """The advantages (B,) that go by a method's name, for an option that mixes methods.
 
-    ``kind``: grpo, dr-grpo, rloo, opo, gpg, maxrl, pass@k, batch or reward. Raises ValueError for
-    another.
+    ``kind``: grpo, dr-grpo, rloo, opo, gpg, maxrl, pass@k, remax, batch or reward. Raises
+    ValueError for another.
     """
     if kind not in _KINDS:
         raise ValueError(f"unknown advantage '{kind}': take one of {', '.join(_KINDS)}")

@@ -12,10 +12,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlframe.ops.masked import masked_mean
+from rlframe.ops.ratios import log_ratio
 
-__all__ = ["draw_tokens", "share_of_tokens", "token_covariance", "token_keys", "top_tokens"]
+__all__ = [
+    "absolute_kl",
+    "draw_tokens",
+    "share_of_tokens",
+    "token_covariance",
+    "token_keys",
+    "top_tokens",
+]
 
 Hashes = NDArray[np.uint64]
+
+_FADE = 1e-3
 
 
 def token_covariance(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
@@ -38,6 +48,17 @@ def token_keys(episode_ids: Tensor, prompt_lengths: Tensor, width: int, seed: in
         row = _mixed(row ^ part.cpu().numpy().astype(np.uint64))
     keys = _mixed(row[:, None] ^ _mixed(np.arange(width, dtype=np.uint64)))
     return torch.from_numpy((keys >> np.uint64(11)).astype(np.float64) / 2.0**53)
+
+
+def absolute_kl(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
+    """``|log pi_old - log pi|``, with a gradient in ``logprobs``: (b, R), (b, R) -> (b, R), nats.
+
+    Within 0.001 nats of 0 the gradient fades: on policy the difference is rounding, whose sign
+    would otherwise push the token with full weight either way.
+    """
+    gap = log_ratio(logprobs, old_logprobs)
+    fading = (gap.detach() / _FADE).clamp(-1, 1) * gap
+    return fading + (gap.abs() - fading).detach()
 
 
 def share_of_tokens(mask: Tensor, share: float) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from rlframe.batch import Batch
 
-__all__ = ["Columns", "GroupStats", "group_stats", "has_signal", "stats_of"]
+__all__ = ["Columns", "GroupStats", "episode_sums", "group_stats", "has_signal", "stats_of"]
 
 _EQUAL = 1e-6
 """Rewards of a group are equal when max - min is at most this times max(1, |max|)."""
@@ -89,6 +89,13 @@ def stats_of(batch: Batch | Columns) -> GroupStats:
     """  # noqa: D205
     valid = batch["train"] & (batch["response_tokens"] > 0)
     return group_stats(batch["rewards"], batch["group_ids"], valid, batch["episode_ids"])
+
+
+def episode_sums(values: Tensor, episode_ids: Tensor) -> Tensor:
+    """The sum over all rows of each row's episode: (B,), (B,) int64 -> (B,), dtype kept."""
+    _, episode = torch.unique(episode_ids, return_inverse=True)
+    total = values.new_zeros(_groups(episode)).index_add(0, episode, values)
+    return total[episode]
 
 
 def has_signal(rewards: Sequence[float]) -> bool:

@@ -14,6 +14,10 @@ from torch import Tensor
 __all__ = ["kl_loss", "kl_reward", "kl_value"]
 
 
+_MOST = 20.0
+"""Largest log ratio whose exponential counts, nats: float32 overflows at 88."""
+
+
 def kl_loss(logprobs: Tensor, ref_logprobs: Tensor, estimator: str = "k3+") -> Tensor:
     """A per-token KL term to minimise: (b, R), (b, R) -> (b, R), nats.
 
@@ -61,5 +65,5 @@ def _estimate(k1: Tensor, estimator: str) -> Tensor:
     if estimator == "k2":
         return k1.square() / 2
     if estimator == "k3":
-        return torch.expm1(-k1) + k1
+        return torch.expm1((-k1).clamp(max=_MOST)) + k1
     raise ValueError(f"unknown KL estimator '{estimator}': take k1, k2, k3 or k3+")

@@ -5,18 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["episode_lengths", "overlong_penalty"]
-
-
-def episode_lengths(response_tokens: Tensor, episode_ids: Tensor) -> Tensor:
-    """Tokens that the policy sampled in each row's whole episode: (B,), (B,) int64 -> (B,) int64.
-
-    A tool's output is in no length, and rows of one episode share theirs.
-    """
-    _, episode = torch.unique(episode_ids, return_inverse=True)
-    count = int(episode.max()) + 1 if len(episode) else 0
-    total = torch.zeros(count, dtype=torch.int64).index_add(0, episode, response_tokens.long())
-    return total[episode]
+__all__ = ["overlong_penalty"]
 
 
 def overlong_penalty(lengths: Tensor, limit: Tensor | float, buffer: Tensor | float) -> Tensor:

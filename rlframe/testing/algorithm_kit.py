@@ -17,32 +17,19 @@ from torch import Tensor
 
 from rlframe.advantages import checked_columns
 from rlframe.algorithm import Algorithm, Output, RoleSpec, Term
-from rlframe.batch import Batch
 from rlframe.errors import PluginError
 from rlframe.host.host import current_host
 from rlframe.host.resolve import resolve
-from rlframe.plan import MiniBatchPlan, plan_update
 from rlframe.testing.advantage_checks import AdvantageChecks
 from rlframe.testing.algorithm_cases import MIXED, Case, RowCase, leaves_of, make_case
-from rlframe.testing.simulated_update import Rows, micro_of, simulate_step
+from rlframe.testing.one_step import FIXED_LENGTH, one_step, same_step
+from rlframe.testing.simulated_update import micro_of
 from rlframe.testing.toy_task import ToyTask
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
 __all__ = ["FIXED_LENGTH", "AlgorithmKit", "one_step"]
-
-FIXED_LENGTH = 8.0
-"""Constant of the fixed-length reduction, tokens."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Result:
-    """A step's loss, figures, and gradients of every output by batch row."""
-
-    loss: float
-    figures: Mapping[str, float]
-    gradients: Mapping[str, Tensor]
 
 
 class AlgorithmKit(AdvantageChecks):
@@ -106,7 +93,9 @@ class AlgorithmKit(AdvantageChecks):
             leaves = leaves_of(role, case)
             clean = one_step(algorithm, role, case.batch, leaves, budget=20)
             spoiled = self._case(algorithm, masked_value=float("nan"))
-            _same(one_step(algorithm, role, spoiled.batch, leaves, budget=20, dirty=True), clean)
+            same_step(
+                one_step(algorithm, role, spoiled.batch, leaves, budget=20, dirty=True), clean
+            )
             assert np.isfinite(clean.loss)
             assert any(g.abs().sum() > 0 for g in clean.gradients.values()), "nothing is learned"
 
@@ -117,7 +106,7 @@ class AlgorithmKit(AdvantageChecks):
             whole = one_step(algorithm, role, case.batch, leaves)
             for budget, ranks in ((1, 1), (14, 1), (1000, 2), (9, 3), (1, len(case.batch) + 1)):
                 split = one_step(algorithm, role, case.batch, leaves, budget=budget, ranks=ranks)
-                _same(split, whole)
+                same_step(split, whole)
 
     def test_row_order_changes_nothing(self) -> None:
         """Rows shuffled before advantages and update: everything follows its row."""
@@ -132,7 +121,7 @@ class AlgorithmKit(AdvantageChecks):
             got = one_step(algorithm, role, shuffled, moved, budget=12)
             whole = one_step(algorithm, role, case.batch, leaves)
             expected = {n: g[torch.from_numpy(order)] for n, g in whole.gradients.items()}
-            _same(got, dataclasses.replace(whole, gradients=expected), rel=1e-5)
+            same_step(got, dataclasses.replace(whole, gradients=expected), rel=1e-5)
 
     def test_a_good_token_becomes_more_likely(self) -> None:
         """Descent raises the log-probability of tokens with a positive advantage, and vice versa.
@@ -159,6 +148,23 @@ class AlgorithmKit(AdvantageChecks):
         assert counted.any()
         assert torch.equal(gradient[counted].sign(), -wanted[counted].sign().double())
         assert (gradient[~mask] == 0).all()
+
+    def test_extreme_ratios_stay_finite(self) -> None:
+        """Tokens that became e^200 times as probable, or as improbable: finite in float32."""
+        algorithm = self.algorithm()
+        role = algorithm.roles()[0]
+        case = self._case(algorithm)
+        if "logprobs" not in role.computes:
+            pytest.skip(f"{self.name} has no probabilities")
+        shape = leaves_of(role, case)["logprobs"].shape
+        high = torch.arange(shape.numel()).reshape(shape) % 2 == 0
+        new, old = torch.where(high, -0.01, -200.0), torch.where(high, -200.0, -0.01)
+        names = [n for r in algorithm.roles() for out, n in r.outputs.items() if out == "logprobs"]
+        case = self._case(algorithm, given=dict.fromkeys([*names, "rollout_logprobs"], old))
+        leaves = {n: leaf.float() for n, leaf in leaves_of(role, case).items()}
+        got = one_step(algorithm, role, case.batch, leaves | {"logprobs": new})
+        assert np.isfinite(got.loss)
+        assert all(torch.isfinite(g).all() for g in got.gradients.values())
 
     @pytest.mark.parametrize("masks", [("1", "1", "1"), ("", "", ""), ("000", "", "0"), ("1", "")])
     def test_one_token_and_empty_responses(self, masks: tuple[str, ...]) -> None:
@@ -244,57 +250,3 @@ def _own_episodes(rows: Sequence[RowCase]) -> list[RowCase]:
         row if row.episode is not None else dataclasses.replace(row, episode=number)
         for number, row in enumerate(rows)
     ]
-
-
-def one_step(
-    algorithm: Algorithm,
-    role: RoleSpec,
-    batch: Batch,
-    leaves: Mapping[str, Tensor],
-    *,
-    budget: int = 1000,
-    ranks: int = 1,
-    dirty: bool = False,
-) -> _Result:
-    """One optimiser step over the whole batch, split as asked."""
-    held = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
-
-    def outputs(rows: Rows, micro: TensorDict) -> Output:
-        index, width = torch.from_numpy(rows), micro["loss_mask"].shape[1]
-        taken = {name: leaf[index] for name, leaf in held.items()}
-        return Output(**{n: v if v.dim() == 1 else v[:, :width] for n, v in taken.items()})
-
-    loss, figures = simulate_step(
-        algorithm,
-        role.name,
-        batch,
-        _plan(algorithm, batch, budget, ranks),
-        outputs,
-        fixed_length=FIXED_LENGTH,
-        dirty=dirty,
-    )
-    if loss.requires_grad:
-        loss.backward()  # type: ignore[no-untyped-call]
-    zero = {name: torch.zeros_like(leaf) for name, leaf in held.items()}
-    gradients = {n: zero[n] if leaf.grad is None else leaf.grad for n, leaf in held.items()}
-    return _Result(loss.item(), figures, gradients)
-
-
-def _plan(algorithm: Algorithm, batch: Batch, budget: int, ranks: int) -> MiniBatchPlan:
-    plan = plan_update(
-        batch.lengths("prompt_ids") + batch.lengths("response_ids"),
-        np.asarray(batch["group_ids"]),
-        epochs=1,
-        minibatch_prompts=0,
-        budget=budget,
-        ranks=ranks,
-        atom_ids=algorithm.atoms(batch),
-    )
-    return plan.minibatches[0]
-
-
-def _same(got: _Result, wanted: _Result, rel: float = 1e-9) -> None:
-    assert got.loss == pytest.approx(wanted.loss, rel=rel, abs=rel)
-    assert got.figures == pytest.approx(wanted.figures, rel=rel, abs=rel)
-    for name, gradient in wanted.gradients.items():
-        torch.testing.assert_close(got.gradients[name], gradient, rtol=rel, atol=rel)

@@ -144,7 +144,10 @@ class EchoEngine(ModelEngine):
         """Nothing."""
         return HandedOver()
 
-    def stage_weights(self, transport: Transport, plan: Plan, version: int) -> Any:
+    def listen_for_replicas(self, transport: Transport) -> Any:
+        """Nothing: there are no weights."""
+
+    def stage_weights(self, transport: Transport, plan: Plan, version: int, full: bool) -> Any:
         """Nothing."""
 
     def phase(self, phase: Literal["train", "generate", "idle"]) -> None:

@@ -17,10 +17,10 @@ from rlframe.interfaces.checkpoint import HandedOver, Transport
 from rlframe.interfaces.model import EngineSpec, ModelEngine, UpdateResult
 from rlframe.interfaces.strategy import RankInfo, Strategy
 from rlframe.layout import Layout, Plan
+from rlframe.moving import Mover
 from rlframe.packed import Packed
 from rlframe.plan import UpdatePlan, infer_plan
 from rlframe_strategies.minibatch import MiniBatch, micro_of
-from rlframe_strategies.moving import Mover
 from rlframe_strategies.retokenise import Retokeniser
 
 if TYPE_CHECKING:
@@ -131,9 +131,13 @@ class CausalLMEngine(ModelEngine):
         self.peers[target].load(version, mover.run(views))
         return HandedOver(mover.received, mover.extra_bytes)
 
-    def stage_weights(self, transport: Transport, plan: Plan, version: int) -> Any:
+    def listen_for_replicas(self, transport: Transport) -> Any:
         """See :class:`ModelEngine`."""
-        return transport.stage(plan, self.rank.rank, version, self._strategy.views())
+        return transport.listen(self.rank)
+
+    def stage_weights(self, transport: Transport, plan: Plan, version: int, full: bool) -> Any:
+        """See :class:`ModelEngine`."""
+        return transport.stage(plan, self.rank.rank, version, self._strategy.views(), full=full)
 
     def phase(self, phase: Literal["train", "generate", "idle"]) -> None:
         """See :class:`ModelEngine`."""

@@ -2,75 +2,16 @@
 
 from __future__ import annotations
 
-import math
+import re
 
 import pytest
-import torch
 
 from rlframe.algorithm import REDUCTIONS
 from rlframe.host.host import current_host
-from rlframe.testing.algorithm_kit import FIXED_LENGTH, AlgorithmKit
+from rlframe.testing.algorithm_kit import AlgorithmKit
 from rlframe.testing.pair_kit import PairKit
-from tests.conformance import distill_references, preference_references
-
-
-def plain_reduction(values, mask, reduction):
-    rows = [v[m].tolist() for v, m in zip(values, mask, strict=True) if m.any()]
-    tokens = sum(map(len, rows))
-    return {
-        "token-mean": lambda: math.fsum(map(math.fsum, rows)) / tokens,
-        "seq-mean-token-mean": lambda: math.fsum(math.fsum(r) / len(r) for r in rows) / len(rows),
-        "seq-mean-token-sum": lambda: math.fsum(map(math.fsum, rows)) / len(rows),
-        "fixed-length": lambda: math.fsum(map(math.fsum, rows)) / (len(rows) * FIXED_LENGTH),
-    }[reduction]()
-
-
-def k3_plus(logp, ref):
-    """The value of k3."""
-    return (ref - logp).exp() - 1 - (ref - logp)
-
-
-class GRPOReference(AlgorithmKit):
-    def reference_loss(self, role, columns, outputs):
-        config = self.algorithm().config
-        mask, logp = columns["loss_mask"], outputs["logprobs"]
-        ratio = (logp - columns["old_logprobs"].double()).exp()
-        advantages = self.advantages(columns, config.normalise_std)[:, None]
-        high = config.clip_ratio if config.clip_ratio_high is None else config.clip_ratio_high
-        clipped = ratio.clamp(1 - config.clip_ratio, 1 + high)
-        loss = -torch.minimum(ratio * advantages, clipped * advantages)
-        if config.dual_clip is not None:
-            capped = torch.minimum(loss, -config.dual_clip * advantages)
-            loss = torch.where(advantages < 0, capped, loss)
-        total = plain_reduction(loss, mask, config.reduction)
-        if config.kl_coef:
-            kl = k3_plus(logp, columns["ref_logprobs"].double())
-            total += config.kl_coef * plain_reduction(kl, mask, config.reduction)
-        if config.entropy_coef:
-            bonus = plain_reduction(outputs["entropy"], mask, config.reduction)
-            total -= config.entropy_coef * bonus
-        return total
-
-    @staticmethod
-    def advantages(columns, normalise):
-        """Row by row, each episode once, by the definition."""
-        rewards, out = columns["rewards"].tolist(), []
-        groups, episodes = columns["group_ids"].tolist(), columns["episode_ids"].tolist()
-        counts = (columns["train"] & columns["response_mask"].any(1)).tolist()
-        for i in range(len(rewards)):
-            known = {
-                episodes[j]: rewards[j]
-                for j in range(len(rewards))
-                if groups[j] == groups[i] and counts[j]
-            }
-            values = list(known.values())
-            if not counts[i] or max(values) - min(values) <= 1e-6 * max(1, abs(max(values))):
-                out.append(0.0)
-                continue
-            mean = math.fsum(values) / len(values)
-            spread = math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)
-            out.append((rewards[i] - mean) / (math.sqrt(spread) + 1e-6 if normalise else 1.0))
-        return torch.tensor(out, dtype=torch.float64)
+from tests.conformance import critic_free, distill_references, preference_references
+from tests.conformance.critic_free import k3_plus, plain_reduction
 
 
 class SFTReference(AlgorithmKit):
@@ -85,18 +26,14 @@ class SFTReference(AlgorithmKit):
 
 
 BASES = {
-    "grpo": GRPOReference,
+    **critic_free.BASES,
     "sft": SFTReference,
     **preference_references.REFERENCES,
     "distill": distill_references.DistillReference,
 }
 
 VARIANTS = {
-    "grpo": {
-        "dr": {"normalise_std": False, "reduction": "fixed-length", "kl_coef": 0.0},
-        "wide": {"clip_ratio_high": 0.28, "dual_clip": 3.0, "entropy_coef": 0.01},
-        "epochs": {"epochs": 3, "minibatch_prompts": 2, "kl_estimator": "k3"},
-    },
+    **critic_free.VARIANTS,
     "sft": {"near": {"kl_coef": 0.02}, "epochs": {"epochs": 2, "minibatch_prompts": 1}},
     **preference_references.VARIANTS,
     "distill": distill_references.VARIANTS,
@@ -105,7 +42,8 @@ VARIANTS = {
 
 
 def _class(name: str, label: str, options: dict) -> type:
-    title = "Test" + "".join(part.title() for part in f"{name}-{label}".split("-"))
+    words = re.split(r"[^a-z0-9]+", f"{name}-{label}".replace("++", "-plus-plus"))
+    title = "Test" + "".join(part.title() for part in words)
     return type(title, (BASES.get(name, AlgorithmKit),), {"name": name, "options": options})
 
 
@@ -126,7 +64,8 @@ for _name in current_host().components("algorithm"):
 def test_every_reduction_has_a_class():
     names = current_host().components("algorithm")
     assert {"grpo", "sft"} <= set(names)
-    assert sum(1 for value in globals() if value.startswith("TestGrpo")) == len(REDUCTIONS) + 4
+    more = len(VARIANTS["grpo"])
+    assert sum(1 for n in globals() if n.startswith("TestGrpo")) == len(REDUCTIONS) + 1 + more
 
 
 @pytest.mark.parametrize("name", ["grpo", "sft"])

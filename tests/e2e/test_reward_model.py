@@ -102,11 +102,13 @@ def test_two_sources_of_rewards_are_refused(tmp_path, model):
 
 
 def test_a_method_that_chooses_groups_by_reward_is_told_what_to_take(tmp_path, model):
-    class Choosy(GRPO):
+    class Choosy(rlframe.Algorithm):
         def accept(self, group):
             return len(set(group.rewards)) > 1
 
-    given = run(tmp_path, model, "grpo", reward_model(tmp_path / "rm"))
+    given = run(tmp_path, model, "dapo", reward_model(tmp_path / "rm"))
+    with pytest.raises(ConfigError, match=r"only later: take the reward 'model' instead"):
+        rlframe.fit(**given)
     del given["algo"]
     with pytest.raises(ConfigError, match=r"only later: take the reward 'model' instead"):
         rlframe.fit(Choosy(), **given)

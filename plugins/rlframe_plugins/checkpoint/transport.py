@@ -29,15 +29,20 @@ class TransportCheckpoint(CheckpointEngine):
         """Options of weight sync between pools."""
 
         transport: str = "shm"
-        """How bytes move: shm (one machine), disk, or a plugin's."""
+        """How bytes move: shm (one machine), disk, collective, or a plugin's."""
+        codec: str = "full"
+        """How a bucket is written by shm and disk: full, delta, or a plugin's."""
         directory: str = ""
         """Folder for ``disk``, seen by every node under the same path."""
         bucket_mib: int = 256
         """Most bytes staged in one piece, MiB, at least 1."""
+        timeout_s: float = 300.0
+        """Longest wait for a rank in an exchange, seconds, above 0."""
 
         def __post_init__(self) -> None:
             """Check ranges; raises ValueError."""
             check_range(self, "bucket_mib", 1)
+            check_range(self, "timeout_s", above=0)
 
     def layouts(self, source: Layout, target: Layout) -> tuple[Layout, Layout]:
         """Trainers first, replicas after them."""
@@ -47,21 +52,38 @@ class TransportCheckpoint(CheckpointEngine):
         """See :class:`CheckpointEngine`."""
         if plan.source.world != sources.mesh.size + targets.mesh.size:
             raise ConfigError("checkpoint 'transport' plans over trainers and replicas together")
-        found = resolve(current_host(), "transport", self.config.transport)
-        self._transport = found.value(self.config)
+        transport = resolve(current_host(), "transport", self.config.transport).value
+        codec = resolve(current_host(), "codec", self.config.codec).value()
+        self._transport = transport(self.config, codec)
         self._plan, self._sources, self._targets = plan, sources, targets
+        answer = sources.call("listen_for_replicas", self._transport).result()
+        self._transport.connect(answer)
+        self._full = True
 
     def publish(self, version: int) -> SyncStats:
         """See :class:`CheckpointEngine`."""
         started = time.perf_counter()
-        staging = self._sources.call("stage_weights", self._transport, self._plan, version)
-        receipts = staging.result()
+        moved = self._move(version)
+        self._targets.call("flip_weights", version).result()
+        self._full = False
+        return SyncStats(version, moved, time.perf_counter() - started)
+
+    def close(self) -> None:
+        """See :class:`CheckpointEngine`."""
+        if hasattr(self, "_transport"):
+            self._transport.close()
+
+    def _move(self, version: int) -> int:
+        """Stage and fetch; after any failure the next version needs no earlier one."""
+        full, self._full = self._full, True
+        staging = self._sources.call("stage_weights", self._transport, self._plan, version, full)
+        receipts = [] if self._transport.together else staging.result()
         try:
             fetching = self._targets.call(
                 "fetch_weights", self._transport, self._plan, version, receipts
             )
-            moved = sum(fetching.result())
-            self._targets.call("flip_weights", version).result()
+            if self._transport.together:
+                staging.result()
+            return int(sum(fetching.result()))
         finally:
             self._transport.discard(receipts)
-        return SyncStats(version, moved, time.perf_counter() - started)

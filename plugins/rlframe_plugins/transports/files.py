@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import tempfile
-import uuid
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlframe.errors import ConfigError, SyncError
-from rlframe.interfaces.checkpoint import FetchedWeights, Transport
-from rlframe.layout import Box, Piece, Plan
+from rlframe.interfaces.checkpoint import BaseWeights, Codec, FetchedWeights, Transport
+from rlframe.layout import Plan
+from rlframe_plugins.transports.bits import (
+    Parts,
+    bucket_bits,
+    bucket_kind,
+    buckets,
+    pieces_of,
+    put_bits,
+    sent_bits,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,30 +32,38 @@ if TYPE_CHECKING:
 __all__ = ["DiskTransport", "FileReceipt", "SharedMemoryTransport"]
 
 _SHM = Path("/dev/shm")
+_sent: dict[tuple[str, int], tuple[int, list[NDArray[Any]]]] = {}
+"""On a trainer, by transport and rank: the version staged last, and its elements by bucket."""
 
 
 @dataclass(frozen=True)
 class FileReceipt:
-    """One bucket of a trainer's rank: its boxes lie one after the other in ``path``."""
+    """One bucket of a trainer's rank, of one type: its boxes lie one after the other in ``path``.
+
+    ``base`` is the version that a delta is relative to, None for plain elements; ``crc32`` is of
+    the file, ``whole_crc32`` of the elements that must come out.
+    """
 
     version: int
     rank: int
     path: str
-    parts: tuple[tuple[str, Box], ...]
+    parts: Parts
     nbytes: int
     crc32: int
+    whole_crc32: int
+    base: int | None
 
 
 class DiskTransport(Transport):
     """A file a bucket in ``checkpoint.directory``, which every node sees under the same path.
 
-    Files carry a checksum and are removed once every replica has the version.
+    Files carry checksums and are removed once every replica has the version.
     """
 
-    def __init__(self, config: Any = None) -> None:
+    def __init__(self, config: Any = None, codec: Codec | None = None) -> None:
         super().__init__(config)
-        folder = self.root() / f"rlframe-weights-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._folder = str(folder)
+        self._codec = codec
+        self._folder = str(self.root() / f"rlframe-weights-{self.key}")
 
     def root(self) -> Path:
         """Where the folder of this run's files is made. Raises ConfigError."""
@@ -54,66 +71,99 @@ class DiskTransport(Transport):
             raise ConfigError("checkpoint.transport=disk needs checkpoint.directory=PATH")
         return Path(self.config.directory)
 
-    def stage(self, plan: Plan, rank: int, version: int, views: Mapping[str, Tensor]) -> Any:
+    def stage(
+        self, plan: Plan, rank: int, version: int, views: Mapping[str, Tensor], *, full: bool
+    ) -> Any:
         """See :class:`Transport`."""
-        Path(self._folder).mkdir(parents=True, exist_ok=True)
-        limit = self.config.bucket_mib * 2**20
-        buckets = list(_buckets(plan, rank, limit))
-        return [self._write(plan, rank, version, i, b, views) for i, b in enumerate(buckets)]
+        Path(self._folder).mkdir(parents=True, exist_ok=True, mode=0o700)
+        base, before = _sent.pop((self.key, rank), (None, []))
+        receipts, elements = [], []
+        for number, parts in enumerate(buckets(plan, rank, self.config.bucket_mib * 2**20)):
+            bits = bucket_bits(plan, rank, parts, views)
+            old = before[number] if base is not None and not full else None
+            receipts.append(self._write(rank, version, number, parts, bits, base, old))
+            elements.append(bits)
+        if self._codec is not None and self._codec.needs_base:
+            _sent[self.key, rank] = (version, elements)
+        return receipts
 
-    def fetch(self, plan: Plan, rank: int, version: int, receipts: Sequence[Any]) -> FetchedWeights:
+    def fetch(
+        self, plan: Plan, rank: int, version: int, receipts: Sequence[Any], base: BaseWeights | None
+    ) -> FetchedWeights:
         """See :class:`Transport`."""
-        import torch
-
-        from rlframe.storage import allocate, dtypes
-
-        types = dtypes(plan.target.params)
-        pieces = plan.target.ranks[rank]
-        tensors = allocate(pieces, types, torch.device("cpu"))
-        by_name: dict[str, list[Piece]] = {}
-        for piece in pieces:
-            by_name.setdefault(piece.name, []).append(piece)
+        target = pieces_of(plan, rank)
         wanted = {(m.source, m.name, m.box) for m in plan.moves if m.target == rank}
         got = 0
-        for receipt in (one for rank_receipts in receipts for one in rank_receipts):
-            if not any((receipt.rank, n, b) in wanted for n, b in receipt.parts):
+        for receipt in (one for of_rank in receipts for one in of_rank):
+            keys = {(receipt.rank, name, box) for name, box in receipt.parts}
+            if not keys & wanted:
                 continue
-            data = _read(receipt, version)
-            for name, box, flat in _parts(receipt, data, types):
-                if (receipt.rank, name, box) in wanted:
-                    wanted.discard((receipt.rank, name, box))
-                    got += flat.numel() * flat.element_size()
-                    _fill(by_name[name], box, flat.reshape(box.shape), tensors)
+            bits = self._read(receipt, version, plan, rank, base)
+            put_bits(target, receipt.parts, bits, plan)
+            wanted -= keys
+            got += receipt.nbytes
         if wanted:
             raise SyncError(f"version {version} lacks {len(wanted)} parts, as of {min(wanted)[1]}")
-        return FetchedWeights(tensors, got)
+        return FetchedWeights(target.tensors, got)
 
     def discard(self, receipts: Sequence[Any]) -> None:
         """See :class:`Transport`."""
-        for receipt in (one for rank_receipts in receipts for one in rank_receipts):
+        for receipt in (one for of_rank in receipts for one in of_rank):
             Path(receipt.path).unlink(missing_ok=True)
         folder = Path(self._folder)
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
+    def close(self) -> None:
+        """See :class:`Transport`."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
     def _write(
         self,
-        plan: Plan,
         rank: int,
         version: int,
         number: int,
-        parts: Sequence[tuple[str, Box]],
-        views: Mapping[str, Tensor],
+        parts: Parts,
+        bits: NDArray[Any],
+        base: int | None,
+        old: NDArray[Any] | None,
     ) -> FileReceipt:
+        data = self._codec.encode(bits, old) if self._codec is not None else None
         path = Path(self._folder) / f"v{version}-r{rank}-{number}.bin"
-        size = crc = 0
-        with path.open("wb") as file:
-            for name, box in parts:
-                data = _bytes_of(plan, rank, name, box, views)
-                file.write(data)
-                crc = zlib.crc32(data, crc)
-                size += data.nbytes
-        return FileReceipt(version, rank, str(path), tuple(parts), size, crc)
+        body: Any = bits.data if data is None else data
+        path.write_bytes(body)
+        crc, whole = zlib.crc32(body), zlib.crc32(bits.data)
+        size = bits.nbytes if data is None else len(data)
+        relative = None if data is None else base
+        return FileReceipt(version, rank, str(path), parts, size, crc, whole, relative)
+
+    def _read(
+        self,
+        receipt: FileReceipt,
+        version: int,
+        plan: Plan,
+        rank: int,
+        base: BaseWeights | None,
+    ) -> NDArray[Any]:
+        who = f"version {version}: the part of rank {receipt.rank}"
+        if receipt.version != version:
+            raise SyncError(f"{who} is of version {receipt.version}")
+        try:
+            data = np.fromfile(receipt.path, np.uint8)
+        except OSError as error:
+            raise SyncError(f"{who} is gone: {error}") from error
+        if data.nbytes != receipt.nbytes or zlib.crc32(data.data) != receipt.crc32:
+            raise SyncError(f"{who} is damaged")
+        kind = bucket_kind(plan, receipt.parts)
+        if receipt.base is None:
+            return data.view(kind)
+        if base is None or base.version != receipt.base or self._codec is None:
+            have = "nothing" if base is None else f"version {base.version}"
+            raise SyncError(f"{who} builds on version {receipt.base}, this replica has {have}")
+        bits = self._codec.decode(data, sent_bits(plan, rank, receipt.parts, base.tensors))
+        if zlib.crc32(bits.data) != receipt.whole_crc32:
+            raise SyncError(f"{who} does not give the trainer's weights on version {receipt.base}")
+        return bits
 
 
 class SharedMemoryTransport(DiskTransport):
@@ -122,69 +172,3 @@ class SharedMemoryTransport(DiskTransport):
     def root(self) -> Path:
         """``/dev/shm`` where there is one, else the temporary folder."""
         return _SHM if _SHM.is_dir() else Path(tempfile.gettempdir())
-
-
-def _buckets(plan: Plan, rank: int, limit: int) -> Iterator[list[tuple[str, Box]]]:
-    part: list[tuple[str, Box]] = []
-    used = 0
-    for name, box in dict.fromkeys((m.name, m.box) for m in plan.moves if m.source == rank):
-        size = box.size * np.dtype(np.float32).itemsize
-        if part and used + size > limit:
-            yield part
-            part, used = [], 0
-        part.append((name, box))
-        used += size
-    if part:
-        yield part
-
-
-def _bytes_of(
-    plan: Plan, rank: int, name: str, box: Box, views: Mapping[str, Tensor]
-) -> memoryview:
-    import torch
-
-    from rlframe.storage import dtypes, local_view
-
-    held = next(
-        p for p in plan.source.ranks[rank] if p.name == name and p.box.intersect(box) == box
-    )
-    view = local_view(held, views[held.view.key])[box.slices(held.box)]
-    wire = view.detach().to(dtypes({name: plan.target.params[name]})[name]).cpu().contiguous()
-    return wire.reshape(-1).view(torch.uint8).numpy().data
-
-
-def _read(receipt: FileReceipt, version: int) -> np.ndarray[Any, Any]:
-    if receipt.version != version:
-        raise SyncError(f"asked for version {version}, rank {receipt.rank} staged another")
-    try:
-        data = np.fromfile(receipt.path, np.uint8)
-    except OSError as error:
-        raise SyncError(
-            f"version {version}: the part of rank {receipt.rank} is gone: {error}"
-        ) from error
-    if data.nbytes != receipt.nbytes or zlib.crc32(data.data) != receipt.crc32:
-        raise SyncError(f"version {version}: the part of rank {receipt.rank} is damaged")
-    return data
-
-
-def _parts(
-    receipt: FileReceipt, data: np.ndarray[Any, Any], types: Mapping[str, Any]
-) -> Iterator[tuple[str, Box, Tensor]]:
-    import torch
-
-    start = 0
-    for name, box in receipt.parts:
-        size = box.size * types[name].itemsize
-        chunk = data[start : start + size].copy()
-        yield name, box, torch.from_numpy(chunk).view(types[name])
-        start += size
-
-
-def _fill(pieces: Sequence[Piece], box: Box, data: Tensor, tensors: Mapping[str, Tensor]) -> None:
-    from rlframe.storage import local_view
-
-    for piece in pieces:
-        common = piece.box.intersect(box)
-        if common is not None:
-            view = local_view(piece, tensors[piece.view.key])
-            view[common.slices(piece.box)] = data[common.slices(box)]

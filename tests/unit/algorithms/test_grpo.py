@@ -19,7 +19,7 @@ def test_the_defaults_are_the_papers():
     config = GRPO().config
     assert (config.clip_ratio, config.kl_coef) == (0.2, 0.04)
     assert config.reduction == "seq-mean-token-mean"
-    assert config.normalise_std
+    assert config.advantage == "grpo"
 
 
 def test_one_sample_has_no_baseline():

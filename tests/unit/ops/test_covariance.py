@@ -82,3 +82,11 @@ def test_every_candidate_is_drawn_alike():
         keys = ops.token_keys(torch.tensor([episode]), torch.tensor([5]), 4)
         hits += ops.draw_tokens(candidates, 1, keys)[0]
     assert hits.min() > 430
+
+
+def test_the_penalty_is_the_distance_and_rounding_has_no_say():
+    logp = torch.tensor([-1.5, -0.5, -1.0 + 1e-7, -1.0005], requires_grad=True)
+    loss = ops.absolute_kl(logp, torch.full((4,), -1.0))
+    torch.testing.assert_close(loss, (logp + 1).abs())
+    loss.sum().backward()
+    assert logp.grad.tolist() == pytest.approx([-1, 1, 0, -0.5], abs=1e-3)

@@ -24,7 +24,7 @@ from rlframe.worker import Worker
 from rlframe_plugins.clusters.ray.serving import Serving
 from rlframe_plugins.clusters.watchdog import all_stacks
 
-__all__ = ["Boot", "Reply", "WorkerActor", "WorkerProcess"]
+__all__ = ["Boot", "Reply", "Where", "WorkerActor", "WorkerProcess"]
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,21 @@ class Boot:
 
 
 @dataclass(frozen=True)
-class Reply:
-    """First part of an answer with columns; a handle without ``ref`` and values follows by name.
+class Where:
+    """A process: its host, Ray's node, its id, and a port of the host that was free."""
 
-    ``handles`` is None for an answer that is no set of columns and has none.
-    """
+    host: str = "?"
+    node_id: str = ""
+    pid: int = 0
+    port: int = 0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """First part of an answer with columns; a handle without ``ref`` and values follows by name."""
 
     value: Any
-    handles: dict[str, Handle] | None
+    handles: dict[str, Handle]
     parts: tuple[str, ...]
     has_value: bool
 
@@ -51,7 +58,8 @@ class Reply:
 class WorkerProcess:
     """See the module. Arguments with user classes come pickled, after the files they need."""
 
-    def __init__(self, boot: Boot) -> None:
+    def __init__(self, boot: Boot, label: str) -> None:
+        self._label = label
         known = set(sys.path)
         sys.path.extend(p for p in boot.sys_path if p not in known and os.path.isdir(p))
         for path, contents in boot.files.items():
@@ -59,12 +67,16 @@ class WorkerProcess:
         self._serving = Serving()
         self._worker: Worker | None = None
 
-    def where(self) -> tuple[str, str, int]:
-        """Host name, node id, and a port of this host that is free now."""
+    def __repr__(self) -> str:
+        return self._label
+
+    def where(self) -> Where:
+        """Where this process is."""
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = int(probe.getsockname()[1])
-        return socket.gethostname(), ray.get_runtime_context().get_node_id(), port
+        node = ray.get_runtime_context().get_node_id()
+        return Where(socket.gethostname(), node, os.getpid(), port)
 
     def start(self, payload: bytes) -> None:
         """Take rank and transfer engine; seeds and threads."""
@@ -130,7 +142,8 @@ def _parts(outcome: Any, worker: Worker) -> Iterator[Any]:
     elif _is_columns(outcome):
         value, columns, has_value = None, outcome, False
     else:
-        yield Reply(outcome, None, (), has_value=True)
+        value, columns, has_value = outcome, {}, True
+        yield Reply(value, {}, (), has_value)
         return
     if not worker.transfer.caller_owned:
         yield Reply(value, worker.transfer.put(columns), (), has_value)

@@ -18,10 +18,12 @@ from rlframe.interfaces.strategy import RankInfo
 from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece
 from rlframe.protocol import Mesh
 from rlframe.storage import allocate, dtypes, local_view
+from rlframe.testing.dist import run_ranks
 from rlframe_plugins.checkpoint.hybrid import HybridCheckpoint
 from rlframe_plugins.checkpoint.transport import TransportCheckpoint
 from rlframe_plugins.resharders.gather_all import GatherAll
 from rlframe_plugins.resharders.zero_redundancy import ZeroRedundancy
+from rlframe_plugins.transports.collective import CollectiveTransport
 
 PARAMS = {"a": ParamInfo((4, 3), "float32"), "b": ParamInfo((5,), "bfloat16")}
 RESHARDERS = [ZeroRedundancy(ZeroRedundancy.Config()), GatherAll()]
@@ -49,8 +51,11 @@ class FakeTrainer:
             whole = weights(step)[piece.name]
             local_view(piece, self.views[piece.view.key])[:] = whole[piece.box.slices()]
 
-    def stage_weights(self, transport: Any, plan: Any, version: int) -> Any:
-        return transport.stage(plan, self.rank, version, self.views)
+    def listen_for_replicas(self, transport: Any) -> Any:
+        return transport.listen(RankInfo(self.rank, 2))
+
+    def stage_weights(self, transport: Any, plan: Any, version: int, full: bool) -> Any:
+        return transport.stage(plan, self.rank, version, self.views, full=full)
 
 
 class FakeRollout(RolloutEngine):
@@ -94,7 +99,7 @@ class FakeGroup(WorkerGroup):
 def weights(step: int) -> dict[str, torch.Tensor]:
     return {
         "a": torch.arange(12.0).reshape(4, 3) + 100 * step,
-        "b": (torch.arange(5.0) + step).bfloat16(),
+        "b": (torch.arange(5.0) + step // 2).bfloat16(),
     }
 
 
@@ -143,8 +148,8 @@ def test_a_damaged_bucket_is_refused_and_the_old_version_serves(tmp_path):
     engine.publish(1)
     stage = trainers[1].stage_weights
 
-    def damaged(transport, plan, version):
-        receipts = stage(transport, plan, version)
+    def damaged(transport, plan, version, full):
+        receipts = stage(transport, plan, version, full)
         path = Path(receipts[0].path)
         data = bytearray(path.read_bytes())
         data[3] ^= 1
@@ -211,3 +216,73 @@ def test_hybrid_refuses_pools_of_unequal_size():
 class _Beside(GatherAll):
     def plan(self, source, target):
         return super().plan(source.beside(after=1), target)
+
+
+def test_a_delta_needs_the_version_before(tmp_path):
+    trainers, replicas = pools()
+    engine = of(tmp_path, codec="delta")
+    connect(engine, trainers, replicas, RESHARDERS[0])
+    first = engine.publish(1)
+    trainers[0].views["a"][0, 0] = 7.0
+    second = engine.publish(2)
+    assert second.bytes_moved < first.bytes_moved
+    expected = weights(0)
+    expected["a"][0, 0] = 7.0
+    for replica in replicas:
+        assert all(torch.equal(replica.tensors[n], expected[n]) for n in expected)
+    replicas[1]._served = None  # as after a restart
+    with pytest.raises(SyncError, match="builds on version 2, this replica has nothing"):
+        engine.publish(3)
+    assert [r.version for r in replicas] == [2, 2]
+    whole = engine.publish(4)
+    assert whole.bytes_moved == first.bytes_moved
+    assert [r.version for r in replicas] == [4, 4]
+
+
+def test_a_delta_on_other_weights_is_refused(tmp_path):
+    trainers, replicas = pools()
+    engine = of(tmp_path, codec="delta")
+    connect(engine, trainers, replicas, RESHARDERS[0])
+    engine.publish(1)
+    replicas[0].tensors["a"][3, 2] += 1
+    trainers[1].views["a"][0, 0] = 7.0
+    with pytest.raises(SyncError, match="does not give the trainer's weights"):
+        engine.publish(2)
+
+
+def exchange(rank: RankInfo, address: Any, steps: int) -> Any:
+    """Ranks 0 and 1 train, 2 and 3 serve; all meet in collectives."""
+    import time
+
+    engine = of(Path(), "collective", timeout_s=30.0)
+    target = Layout.full(PARAMS, 2)
+    plan = RESHARDERS[0].plan(*engine.layouts(SOURCE, target))
+    transport = CollectiveTransport(engine.config)
+    transport.key = "test"
+    if rank.rank == 0:
+        host, port = transport.listen(RankInfo(0, 2, host="localhost"))
+        address.write_text(f"{host} {port}")
+    while not address.exists() or not address.read_text():
+        time.sleep(0.01)
+    host, port = address.read_text().split()
+    transport.connect((host, int(port)))
+    seen = []
+    for step in range(steps):
+        if rank.rank < 2:
+            trainer = FakeTrainer(rank.rank)
+            trainer.train(step)
+            trainer.stage_weights(transport, plan, step, True)
+            continue
+        fetched = transport.fetch(plan, rank.rank, step, [], None)
+        for name, tensor in weights(step).items():
+            assert torch.equal(fetched.tensors[name], tensor)
+        seen.append(fetched)
+    assert len({id(one.tensors["a"]) for one in seen}) == len(seen)
+    time.sleep(0.2 if rank.rank == 0 else 0)  # the store lives until all have left
+    return [one.nbytes for one in seen]
+
+
+@pytest.mark.dist
+def test_collectives_give_both_replicas_the_exact_weights(tmp_path):
+    sizes = run_ranks(exchange, 4, tmp_path / "address", 2)
+    assert sizes[2] == sizes[3] == [12 * 4 + 5 * 2] * 2

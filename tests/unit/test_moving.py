@@ -6,11 +6,11 @@ import torch
 
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.layout import Box, Layout, LocalView, Move, ParamInfo, Piece, Plan
+from rlframe.moving import Mover, components
 from rlframe.storage import allocate, local_view
 from rlframe.testing.dist import join, run_ranks
 from rlframe_plugins.resharders.planner import missing_moves
 from rlframe_strategies.fsdp import dim0_layout
-from rlframe_strategies.moving import Mover, components
 
 pytestmark = pytest.mark.dist
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from rlframe.layout import Box, Move, Piece, Plan
-from rlframe.storage import allocate, local_view
+from rlframe.storage import allocate, dtypes, local_view
 
-__all__ = ["Mover", "components"]
+__all__ = ["Links", "Mover", "components"]
 
 _MIB = 2**20
 
@@ -25,8 +25,20 @@ class _Bucket:
     gather: bool
 
 
+class Links(Protocol):
+    """How the ranks of one component exchange bytes; both calls are collective and block."""
+
+    def all_gather(self, whole: Tensor, mine: Tensor) -> None:
+        """Equally many bytes of every member, one after the other, into ``whole``."""
+
+    def all_to_all(
+        self, incoming: Tensor, outgoing: Tensor, receive: list[int], send: list[int]
+    ) -> None:
+        """``send[i]`` bytes to the i-th member, ``receive[i]`` from it."""
+
+
 class Mover:
-    """One rank's part of a plan; made on every rank of the default group at once.
+    """One rank's part of a plan; made on every rank that takes part at once.
 
     Ranks that exchange nothing never wait for each other: each connected component of the moves (a
     micro-DP group in the HybridEngine) has a process group of its own. ``run`` returns this rank's
@@ -34,11 +46,20 @@ class Mover:
     """
 
     def __init__(
-        self, plan: Plan, rank: int, device: torch.device, *, bucket_mib: int = 64
+        self,
+        plan: Plan,
+        rank: int,
+        device: torch.device,
+        *,
+        bucket_mib: int = 64,
+        connect: Callable[[Sequence[tuple[int, ...]], int], Links | None] | None = None,
     ) -> None:
-        self._plan, self._rank, self._device = plan, rank, device
-        self._types = {n: getattr(torch, p.dtype) for n, p in plan.target.params.items()}
-        self._members, self._group = self._join(components(plan))
+        """``connect`` joins the components' groups; default: subgroups of torch's default group."""
+        self._rank, self._device = rank, device
+        self._types = dtypes(plan.target.params)
+        parts = components(plan)
+        self._members = next((m for m in parts if rank in m), ())
+        self._links = (connect or _subgroups)(parts, rank)
         mine = [m for m in plan.moves if m.source in self._members or m.target in self._members]
         self._buckets = _buckets(mine, self._members, self._bytes, bucket_mib * _MIB)
         self._source = _by_name(plan.source.ranks[rank] if rank < plan.source.world else ())
@@ -80,20 +101,19 @@ class Mover:
     def _all_gather(
         self, unique: Mapping[int, Sequence[tuple[str, Box]]], views: Mapping[str, Tensor]
     ) -> None:
-        from torch import distributed as dist
-
+        assert self._links is not None
         sizes = {m: sum(self._size(n, b) for n, b in parts) for m, parts in unique.items()}
         widest = max(sizes.values())
         mine = torch.zeros(widest, dtype=torch.uint8, device=self._device)
         self._pack(unique[self._rank], views, mine)
         whole = mine.new_empty(widest * len(self._members))
-        dist.all_gather_into_tensor(whole, mine, group=self._group)
+        self._links.all_gather(whole, mine)
         for place, member in enumerate(self._members):
             if member != self._rank:
                 self._unpack(unique[member], whole[place * widest :])
 
     def _all_to_all(self, moves: Sequence[Move], views: Mapping[str, Tensor]) -> None:
-        from torch import distributed as dist
+        assert self._links is not None
 
         def parts(source: int, target: int) -> list[tuple[str, Box]]:
             return [(m.name, m.box) for m in moves if (m.source, m.target) == (source, target)]
@@ -105,7 +125,7 @@ class Mover:
         outgoing = torch.empty(sum(send), dtype=torch.uint8, device=self._device)
         incoming = torch.empty(sum(receive), dtype=torch.uint8, device=self._device)
         self._pack([one for part in out for one in part], views, outgoing)
-        dist.all_to_all_single(incoming, outgoing, receive, send, group=self._group)
+        self._links.all_to_all(incoming, outgoing, receive, send)
         self._unpack([one for part in into for one in part], incoming)
 
     def _pack(
@@ -134,22 +154,43 @@ class Mover:
             view = local_view(piece, self._out[piece.view.key])
             view[common.slices(piece.box)] = data[common.slices(box)]
 
-    def _join(self, parts: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], Any]:
-        """This rank's component and its group; every rank makes every group, as torch wants it."""
-        from torch import distributed as dist
-
-        found: tuple[tuple[int, ...], Any] = ((), None)
-        for members in parts:
-            group = dist.new_group(list(members)) if len(members) < dist.get_world_size() else None
-            if self._rank in members:
-                found = (members, group)
-        return found
-
     def _size(self, name: str, box: Box) -> int:
         return int(box.size * self._types[name].itemsize)
 
     def _bytes(self, move: Move) -> int:
         return self._size(move.name, move.box)
+
+
+class _Subgroup:
+    """A subgroup of torch's default group, or that one itself."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def all_gather(self, whole: Tensor, mine: Tensor) -> None:
+        from torch import distributed as dist
+
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        gather(whole, mine, group=self._group)
+
+    def all_to_all(
+        self, incoming: Tensor, outgoing: Tensor, receive: list[int], send: list[int]
+    ) -> None:
+        from torch import distributed as dist
+
+        dist.all_to_all_single(incoming, outgoing, receive, send, group=self._group)
+
+
+def _subgroups(parts: Sequence[tuple[int, ...]], rank: int) -> Links | None:
+    """This rank's component; every rank makes every group, as torch wants it."""
+    from torch import distributed as dist
+
+    found = None
+    for members in parts:
+        group = dist.new_group(list(members)) if len(members) < dist.get_world_size() else None
+        if rank in members:
+            found = _Subgroup(group)
+    return found
 
 
 def components(plan: Plan) -> list[tuple[int, ...]]:

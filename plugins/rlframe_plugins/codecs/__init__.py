@@ -1,0 +1,1 @@
+"""How weights are written on the wire."""
