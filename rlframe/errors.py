@@ -94,8 +94,9 @@ class WorkerError(RlframeError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to a mistyped one, or None."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    """The known name closest to a mistyped one, or None; letters in a wrong order come first."""
+    found = difflib.get_close_matches(name, list(known), n=5, cutoff=0.5)
+    found.sort(key=lambda one: sorted(one) != sorted(name))
     return found[0] if found else None
 
 
