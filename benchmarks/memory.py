@@ -2,7 +2,7 @@
 
 Every step ends with a look at the process: resident memory, and the objects (tensors among them)
 that Python's collector knows of. Growth compares the last tenth of the steps with the tenth that
-ends at a quarter of them, when pools and caches have their size. Snapshots are written on the way.
+ends at half of them, when pools and caches have their size. Snapshots are written on the way.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     steps = arguments.steps
     if steps < 40:
-        raise SystemExit("--steps must be at least 40: the first quarter is the warm-up")
+        raise SystemExit("--steps must be at least 40: the first half is the warm-up")
     found = side(sys.executable, "main_job.py", str(steps), threads=1)
     assert len(found["resident_gb"]) == steps
-    tenth, warm = steps // 10, steps // 4
+    tenth, warm = steps // 10, steps // 2
     results: dict[str, Any] = {"steps": steps, "peak_gb": found["peak_gb"]}
     for name in ("resident_gb", "objects"):
         values = found[name]

@@ -71,7 +71,8 @@ def _made(algorithm: Algorithm, batch: Batch) -> dict[str, Packed]:
     made = ask_mapping(algorithm, "advantages", read)
     if options.rollout_correction == "mask":
         kept = corrected_mask(options, batch)
-        made["loss_mask"] = kept & made["loss_mask"] if "loss_mask" in made else kept
+        own = made.get("loss_mask", kept)
+        made["loss_mask"] = kept & (own[:, None] if own.dim() == 1 else own)
     if options.bypasses:
         made["old_logprobs"] = batch["old_logprobs"]
     lengths = batch.lengths("response_ids")

@@ -170,7 +170,8 @@ class _Subgroup:
     def all_gather(self, whole: Tensor, mine: Tensor) -> None:
         from torch import distributed as dist
 
-        dist.all_gather_into_tensor(whole, mine, group=self._group)
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        gather(whole, mine, group=self._group)
 
     def all_to_all(
         self, incoming: Tensor, outgoing: Tensor, receive: list[int], send: list[int]

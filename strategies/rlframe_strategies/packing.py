@@ -107,31 +107,26 @@ def make_inputs(
     token too; ``last`` passes over tokens ``pad``, as transformers' classifiers do. Raises
     ``BatchError`` for a row whose response has no token before it.
     """
-    prompts, responses = micro["prompt_ids"], micro["response_ids"]
-    prompt_n, response_n = micro["prompt_lengths"], micro["response_lengths"]
-    if bool((prompt_n < 1).any()):
-        raise BatchError("a row has an empty prompt: its first token has nothing before it")
-    device = prompts.device
+    responses, prompt_n, response_n = _checked(micro)
     b, width = responses.shape
-    columns = torch.arange(width, device=device)
+    columns = torch.arange(width, device=responses.device)
     is_response = columns < response_n[:, None]
-    fed_n = prompt_n + response_n if whole else prompt_n + (response_n - 1).clamp(min=0)
+    fed_n = prompt_n + (response_n if whole else (response_n - 1).clamp(min=0))
     longest = int(fed_n.max())
-    spare = prompts.shape[1] - prompt_n
-    place = torch.arange(longest, device=device)
-    source = place + spare[:, None]
+    place = torch.arange(longest, device=responses.device)
     held = place < fed_n[:, None]
-    rows_bs = torch.cat([prompts, responses], 1).gather(1, torch.where(held, source, 0))
+    rows_bs = _rows(micro, held)
     order = fed_n.argsort(descending=True, stable=True)
-    owner = _owners(rows_bs, prompt_n, order) if packed and shared else torch.arange(b)
-    fed = held & ((owner == torch.arange(b))[:, None].to(device) | (place >= prompt_n[:, None]))
+    every = torch.arange(b, device=responses.device)
+    owner = _owners(rows_bs, prompt_n, order) if packed and shared else every
+    fed = held & ((owner == every)[:, None] | (place >= prompt_n[:, None]))
+    segments = mask = None
     if packed and int(fed.sum()) < _WORTH_PACKING * held.numel():
-        at, ids, positions, segments = _side_by_side(rows_bs, held, fed, order, owner.to(device))
-        mask = None
+        at, ids, positions, segments = _side_by_side(rows_bs, held, fed, order, owner)
     else:
-        at = torch.arange(b * longest, device=device).view(b, longest)
+        at = (every * longest)[:, None] + place
         ids, positions = rows_bs.masked_fill(~held, 0), place.expand_as(rows_bs)
-        segments, mask = None, held.long() if masked else None
+        mask = held.long() if masked else None
     before = (prompt_n[:, None] - 1 + columns).clamp(max=longest - 1)
     return Inputs(
         input_ids=ids,
@@ -148,6 +143,14 @@ def make_inputs(
     )
 
 
+def _checked(micro: TensorDict) -> tuple[Tensor, Tensor, Tensor]:
+    """Response ids (b, R), lengths of prompts and of responses (b,)."""
+    prompt_n = micro["prompt_lengths"]
+    if bool((prompt_n < 1).any()):
+        raise BatchError("a row has an empty prompt: its first token has nothing before it")
+    return micro["response_ids"], prompt_n, micro["response_lengths"]
+
+
 def _ends(rows_bs: Tensor, held: Tensor, pad: int | None) -> Tensor:
     """(b,) place of each row's last token that is not ``pad`` (of its last one if all are)."""
     counted = held if pad is None else held & (rows_bs != pad)
@@ -155,14 +158,23 @@ def _ends(rows_bs: Tensor, held: Tensor, pad: int | None) -> Tensor:
     return (counted * torch.arange(held.shape[1], device=held.device)).amax(1)
 
 
+def _rows(micro: TensorDict, held: Tensor) -> Tensor:
+    """(b, longest) each row from its first token on; anything where it holds none."""
+    prompts = micro["prompt_ids"]
+    spare = (prompts.shape[1] - micro["prompt_lengths"])[:, None]
+    place = torch.arange(held.shape[1], device=held.device)
+    both = torch.cat([prompts, micro["response_ids"]], 1)
+    return both.gather(1, torch.where(held, place + spare, 0))
+
+
 def _owners(rows_bs: Tensor, prompt_n: Tensor, order: Tensor) -> Tensor:
     """(b,) the first row in ``order`` with the same prompt, which feeds it for all of them."""
     rows, lengths = rows_bs.tolist(), prompt_n.tolist()
     first: dict[tuple[int, ...], int] = {}
-    owner = torch.empty(len(rows), dtype=torch.int64)
+    owner = [0] * len(rows)
     for row in order.tolist():
         owner[row] = first.setdefault(tuple(rows[row][: lengths[row]]), row)
-    return owner
+    return torch.tensor(owner, device=rows_bs.device)
 
 
 def _side_by_side(

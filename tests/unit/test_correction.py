@@ -86,20 +86,22 @@ def test_bypass_takes_the_samplers_probabilities_and_weighs_nothing():
     assert gradient(method, micro)[micro["loss_mask"]].tolist() == pytest.approx([-0.2] * 5)
 
 
-def test_rejection_meets_the_methods_own_mask():
+@pytest.mark.parametrize(
+    ("own", "kept"),
+    [
+        ([[False, True, True]] * 3, [[False] * 3, [False, False, True]]),
+        ([True, False, True], [[True, False, False], [False] * 3]),
+    ],
+)
+def test_rejection_meets_the_methods_own_mask(own, kept):
     class Half(Plain):
-        reads = ("response_mask",)
-
         def advantages(self, batch):
-            mask = batch["response_mask"].clone()
-            mask[:, 0] = False
-            return {"loss_mask": mask}
+            return {"loss_mask": torch.tensor(own)}
 
     method = Half(rollout_correction="mask", rollout_high=2.0)
     given = {"rollout_logprobs": ROLLOUT.log(), "old_logprobs": OLD.log()}
     scored = make_case(method, ROWS, given=given).scored
-    kept = checked_columns(method, scored)["loss_mask"].padded()
-    assert kept[:2].tolist() == [[False] * 3, [False, False, True]]
+    assert checked_columns(method, scored)["loss_mask"].padded()[:2].tolist() == kept
 
 
 @pytest.mark.parametrize(

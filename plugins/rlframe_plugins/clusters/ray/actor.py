@@ -24,7 +24,7 @@ from rlframe.worker import Worker
 from rlframe_plugins.clusters.ray.serving import Serving
 from rlframe_plugins.clusters.watchdog import all_stacks
 
-__all__ = ["Boot", "Reply", "WorkerActor", "WorkerProcess"]
+__all__ = ["Boot", "Reply", "Where", "WorkerActor", "WorkerProcess"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,16 @@ class Boot:
 
     sys_path: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Where:
+    """A process: its host, Ray's node, its id, and a port of the host that was free."""
+
+    host: str = "?"
+    node_id: str = ""
+    pid: int = 0
+    port: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,8 @@ class Reply:
 class WorkerProcess:
     """See the module. Arguments with user classes come pickled, after the files they need."""
 
-    def __init__(self, boot: Boot) -> None:
+    def __init__(self, boot: Boot, label: str) -> None:
+        self._label = label
         known = set(sys.path)
         sys.path.extend(p for p in boot.sys_path if p not in known and os.path.isdir(p))
         for path, contents in boot.files.items():
@@ -56,12 +67,16 @@ class WorkerProcess:
         self._serving = Serving()
         self._worker: Worker | None = None
 
-    def where(self) -> tuple[str, str, int]:
-        """Host name, node id, and a port of this host that is free now."""
+    def __repr__(self) -> str:
+        return self._label
+
+    def where(self) -> Where:
+        """Where this process is."""
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = int(probe.getsockname()[1])
-        return socket.gethostname(), ray.get_runtime_context().get_node_id(), port
+        node = ray.get_runtime_context().get_node_id()
+        return Where(socket.gethostname(), node, os.getpid(), port)
 
     def start(self, payload: bytes) -> None:
         """Take rank and transfer engine; seeds and threads."""

@@ -12,13 +12,13 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
 
 from rlframe.errors import WorkerError
-from rlframe_plugins.clusters.ray.actor import Reply
+from rlframe_plugins.clusters.ray.actor import Reply, Where
 from rlframe_plugins.clusters.ray.failures import Death, reason_of, translate
 from rlframe_plugins.clusters.ray.resolver import Resolver
 
@@ -35,7 +35,12 @@ class Member:
 
     actor: Any
     rank: int
-    host: str = "?"
+    where: Where = field(default_factory=Where)
+
+    @property
+    def host(self) -> str:
+        """Name of the machine."""
+        return self.where.host
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,8 @@ class Crew:
             for rank, one in enumerate(sent)
             if one is not None
         }
+        for task in tasks.values():
+            task.add_done_callback(_seen)
         _, late = await asyncio.wait(
             tasks.values(), timeout=self._limit_s or None, return_when=asyncio.FIRST_EXCEPTION
         )
@@ -197,6 +204,12 @@ class Crew:
         except ray.exceptions.RayError as error:
             text = f"no answer: {type(error).__name__}"
         return f"{head}\n{text}"
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """A failure that nobody asks for any more (its group ended before) is not worth a message."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _awaited(ref: Any) -> Any:

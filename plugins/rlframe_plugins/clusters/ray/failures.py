@@ -32,7 +32,8 @@ def translate(error: BaseException, role: str, member: Member) -> Exception:
         what = f"{type(cause).__name__}: {cause}"
         return WorkerError(role, rank, host, what, str(error))
     if isinstance(error, rx.ActorDiedError | rx.ActorUnavailableError | rx.WorkerCrashedError):
-        return Death(role, rank, host, f"the worker died: {_exit_reason(str(error))}")
+        what = f"the worker (process {member.where.pid}) died: {_exit_reason(str(error))}"
+        return Death(role, rank, host, what)
     if isinstance(error, RlframeError):
         return error
     return WorkerError(role, rank, host, f"{type(error).__name__}: {error}")

@@ -28,7 +28,7 @@ from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.interfaces.transfer import TransferEngine
 from rlframe.protocol import Mesh
-from rlframe_plugins.clusters.ray.actor import Boot, WorkerActor
+from rlframe_plugins.clusters.ray.actor import Boot, Where, WorkerActor
 from rlframe_plugins.clusters.ray.crew import Crew, Member, Sent
 from rlframe_plugins.clusters.ray.failures import translate
 from rlframe_plugins.clusters.ray.group import RayGroup, RayHosted
@@ -92,7 +92,9 @@ class Crews:
         keys = {role: self._key(role, placement) for role in placement.pool_of}
         wanted = list(dict.fromkeys(keys.values()))
         per_pool = {pool: sum(key[0] == pool for key in wanted) for pool in placement.pools}
-        actors = {key: self._create(placement.pools[key[0]], per_pool[key[0]]) for key in wanted}
+        actors = {
+            key: self._create(placement.pools[key[0]], key[1], per_pool[key[0]]) for key in wanted
+        }
         crews = {
             key: self._crew(
                 f"pool '{key[0]}', {key[1]}", placement.pools[key[0]].devices, actors[key]
@@ -115,7 +117,7 @@ class Crews:
     def host(self, name: str, make: Callable[[], Any]) -> RayHosted:
         """One more process, without a device, for any object."""
         actor = WorkerActor.options(num_cpus=0, runtime_env=self._environment)
-        crew = self._crew(name, 1, [actor.remote(self._boot)], device="cpu")
+        crew = self._crew(name, 1, [actor.remote(self._boot, name)], device="cpu")
         payload = cloudpickle.dumps((name, make))
         self._everybody(crew, name, "start", lambda m: m.actor.add.remote("host", payload))
         return RayHosted(name, crew, self._transfer)
@@ -140,7 +142,7 @@ class Crews:
             return self._key(policy, placement)
         return pool, ROLLOUT
 
-    def _create(self, pool: ResourcePool, sharing: int) -> list[Any]:
+    def _create(self, pool: ResourcePool, what: str, sharing: int) -> list[Any]:
         share = {kind: amount / sharing for kind, amount in self._need.resources.items()}
         group = self._groups[pool.name]
         return [
@@ -151,7 +153,7 @@ class Crews:
                     group, placement_group_bundle_index=rank
                 ),
                 runtime_env=self._environment,
-            ).remote(self._boot)
+            ).remote(self._boot, f"{pool.name}/{what} {rank}")
             for rank in range(pool.size)
         ]
 
@@ -167,7 +169,7 @@ class Crews:
         self._crews.append(crew)
         crew.fellows = self._crews
         where = self._locate(crew)
-        crew.members = [Member(m.actor, m.rank, where[m.rank][0]) for m in crew.members]
+        crew.members = [Member(m.actor, m.rank, where[m.rank]) for m in crew.members]
         meeting = _meeting(where)
         device = device or ("cuda" if self._need.kind == "GPU" else "cpu")
         payloads = [
@@ -194,10 +196,10 @@ class Crews:
     def _selected(self) -> Selected:
         return self._config.transfer
 
-    def _locate(self, crew: Crew) -> list[tuple[str, str, int]]:
+    def _locate(self, crew: Crew) -> list[Where]:
         refs = [member.actor.where.remote() for member in crew.members]
         try:
-            found: list[tuple[str, str, int]] = ray.get(refs, timeout=self._options.start_timeout_s)
+            found: list[Where] = ray.get(refs, timeout=self._options.start_timeout_s)
         except ray.exceptions.GetTimeoutError as error:
             raise WorkerError(
                 crew.name,
@@ -221,14 +223,14 @@ class Crews:
         crew.call(role, what, lambda m: Sent(send(m)), lambda answers: None).result()
 
 
-def _meeting(where: Sequence[tuple[str, str, int]]) -> str:
+def _meeting(where: Sequence[Where]) -> str:
     """Where the ranks find each other: a file where all are on one node, else rank 0's port.
 
     A port that was free may be taken a moment later; a file cannot be.
     """
-    host, _, port = where[0]
-    if len({node for _, node, _ in where}) > 1:
-        return f"tcp://{_address(where[0][1]) or host}:{port}"
+    first = where[0]
+    if len({one.node_id for one in where}) > 1:
+        return f"tcp://{_address(first.node_id) or first.host}:{first.port}"
     folder = ray._private.worker._global_node.get_session_dir_path()
     return f"file://{folder}/meeting-{os.urandom(8).hex()}"
 

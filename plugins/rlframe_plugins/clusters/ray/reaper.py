@@ -1,7 +1,8 @@
 """Ends what a driver's own Ray left behind, also when the driver was killed outright.
 
-Run as a script beside the driver; it holds one end of a pipe and waits for the other to close. All
-processes of the run carry a mark in their environment, which their children inherit.
+Run as a script beside the driver; it holds one end of a pipe and waits for the other to close. The
+processes of the run carry a mark in their environment, which their children inherit; those of Ray
+overwrite it by their titles, but have a log file of the run's folder open.
 Standard library only, so that it starts at once.
 """
 
@@ -14,9 +15,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["MARK", "Reaper", "marked", "sweep"]
+__all__ = ["MARK", "Reaper", "members", "sweep"]
 
 MARK = "RLFRAME_RAY_RUN"
 """Name of the environment variable whose value tells one run's processes from all others."""
@@ -45,24 +47,25 @@ class Reaper:
         self._process.wait(_SWEEP_S + 10)
 
 
-def marked(mark: str) -> list[int]:
-    """Ids of processes that were started with this mark."""
-    found, wanted = [], f"{MARK}={mark}".encode()
+def members(mark: str, folder: Path, but: Sequence[int] = ()) -> list[int]:
+    """Ids of the processes that belong to a run, this one and those of ``but`` left out."""
+    found, wanted, inside = [], f"{MARK}={mark}".encode(), f"{folder}/"
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
+        if entry.name.isdigit() and int(entry.name) not in (os.getpid(), *but):
             try:
-                environment = (entry / "environ").read_bytes()
+                environment = (entry / "environ").read_bytes().split(b"\0")
+                opened = [os.readlink(entry / "fd" / name) for name in os.listdir(entry / "fd")]
             except OSError:
                 continue
-            if wanted in environment.split(b"\0"):
+            if wanted in environment or any(path.startswith(inside) for path in opened):
                 found.append(int(entry.name))
     return found
 
 
-def sweep(mark: str, folder: Path) -> None:
-    """Kill what carries the mark, until nothing does; remove the folder."""
+def sweep(mark: str, folder: Path, driver: int) -> None:
+    """Kill what belongs to the run but the driver, until nothing does; remove the folder."""
     deadline = time.monotonic() + _SWEEP_S
-    while (left := marked(mark)) and time.monotonic() < deadline:
+    while (left := members(mark, folder, (driver,))) and time.monotonic() < deadline:
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -89,7 +92,7 @@ def _main() -> None:
         ready, _, _ = select.select([0], [], [], _POLL_S)
         if ready and not os.read(0, 1):
             break
-    sweep(mark, folder)
+    sweep(mark, folder, driver)
 
 
 if __name__ == "__main__":
