@@ -94,9 +94,9 @@ class WorkerError(RlframeError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to a mistyped one, or None."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return found[0] if found else None
+    """The known name closest to a mistyped one, or None; swapped letters count least."""
+    found = difflib.get_close_matches(name, list(known), n=5, cutoff=0.5)
+    return min(found, key=lambda one: sorted(one) != sorted(name), default=None)
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
