@@ -194,6 +194,20 @@ class Algorithm:
         """Whether a collected group is learned from."""
         return True
 
+    def scored(self, batch: Batch) -> None:
+        """See, on the controller, the scores of a step's batch before :meth:`scalars` is asked.
+
+        Only columns with one number a row are there to read without moving tokens.
+        """
+
+    @property
+    def accepts_by_reward(self) -> bool:
+        """Whether :meth:`accept` looks at rewards, which must then be there once a group is played.
+
+        A reward model that is a role of the run scores later.
+        """
+        return type(self).accept is not Algorithm.accept
+
     # --- learning -----------------------------------------------------------------------------
 
     def advantages(self, batch: Batch) -> Mapping[str, Tensor]:

@@ -30,12 +30,14 @@ from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import ModelSpec
 from rlframe.interfaces.transfer import CountedTransfer
 from rlframe.metrics import validation_metrics
+from rlframe.model_scores import model_scores
 from rlframe.orchestrator import Orchestrator, Parts
 from rlframe.paths import load_tokenizer, resolve_model
 from rlframe.plan import plan_update
 from rlframe.record import Recorder
 from rlframe.requests import Row, Sampling
 from rlframe.rewards import Scorer
+from rlframe.roles import roles_of
 from rlframe.snapshot import SnapshotStore
 
 __all__ = [
@@ -130,7 +132,7 @@ def engine_specs(
     config: Config, algorithm: Algorithm, temperature: float, max_response: int
 ) -> dict[str, EngineSpec]:
     """What each model role's workers set up, the policy first."""
-    roles = algorithm.roles()
+    roles = roles_of(config, algorithm)
     if not roles or roles[0].name != "policy":
         raise ConfigError(f"{type(algorithm).__name__}.roles() must begin with the policy")
     specs = {}
@@ -156,8 +158,14 @@ def engine_specs(
             tokens_per_microbatch=options.optim.tokens_per_microbatch,
             max_grad_norm=options.optim.max_grad_norm,
             max_response_tokens=max_response,
+            tokens_of=str(resolve_model(config.model.path)) if _reads_text(role) else "",
         )
     return specs
+
+
+def _reads_text(role: RoleSpec) -> bool:
+    """Whether a role may have a tokenizer of its own: a score model that is not trained."""
+    return role.model == "score" and not role.trained
 
 
 def _optim_steps(config: Config, role: RoleSpec) -> int:
@@ -255,6 +263,9 @@ def _validator(
     if not rows:
         return None
     if not algorithm.offline:
+        scorers = [role for role in roles_of(config, algorithm) if _reads_text(role)]
+        if scorers:
+            return lambda: model_scores(collector, rows, scorers, groups)
         return lambda: validation_metrics(collector.validate(rows).result())
     batch = join_entries(collector.collect(rows).result().accepted)
     plan = plan_update(

@@ -55,14 +55,18 @@ class Collector:
         self._loop = OwnLoop()
 
     @protocol(ONE_TO_ONE)
-    def collect(self, rows: Sequence[Row]) -> Produced:
-        """Play a group for each row; a :class:`Gathered`, and the columns of accepted groups."""
+    def collect(self, rows: Sequence[Row], samples: int = 0) -> Produced:
+        """Play a group for each row; a :class:`Gathered`, and the columns of accepted groups.
+
+        ``samples`` above 0 plays so many episodes of each row as it asks for, and accepts them all.
+        """
         accepted, out = list[Group](), Gathered()
-        for group, skipped in self._loop.run(self._run_groups(rows, self._requests)):
+        asked = self._asked(samples) if samples else self._requests
+        for group, skipped in self._loop.run(self._run_groups(rows, asked)):
             out.skipped_episodes += skipped
             if not group.trained:
                 out.failed[group.row.group_id] = "no episode of the group was scored"
-            elif ask(self._algorithm, "accept", group):
+            elif samples or ask(self._algorithm, "accept", group):
                 accepted.append(group)
             else:
                 out.refused.append(group.row.group_id)
@@ -77,10 +81,12 @@ class Collector:
 
     def evaluate(self, rows: Sequence[Row], samples: int = 1) -> list[Group]:
         """Play rows as they are asked for, nothing refused; ``samples`` episodes each."""
-        groups = self._loop.run(
-            self._run_groups(rows, lambda row: [row.request() for _ in range(samples)])
-        )
+        groups = self._loop.run(self._run_groups(rows, self._asked(samples)))
         return [group for group, _ in groups]
+
+    @staticmethod
+    def _asked(samples: int) -> Callable[[Row], list[Request]]:
+        return lambda row: [row.request() for _ in range(samples)]
 
     def close(self) -> None:
         """End the loop and what still runs on it."""
@@ -91,7 +97,8 @@ class Collector:
         stamped = [self._stamp(row, position, r) for position, r in enumerate(requests)]
         episodes = await _gather([self._play(row, request) for request in stamped])
         scored = await self._scorer.score(row, episodes)
-        kept = [episode for episode in scored if episode.reward is not None]
+        unscored = not self._scorer.rewards  # a reward model scores them later, or nobody does
+        kept = [episode for episode in scored if unscored or episode.reward is not None]
         return Group(row, kept), len(episodes) - len(kept)
 
     async def _run_groups(

@@ -40,9 +40,10 @@ class CollectorClient:
         names = ["collector"] if count == 1 else [f"collector-{n}" for n in range(count)]
         return cls([cluster.host(name, make) for name in names], schema, transfer)
 
-    def collect(self, rows: Sequence[Row]) -> Future[Collected]:
+    def collect(self, rows: Sequence[Row], samples: int = 0) -> Future[Collected]:
         """A group for each row; returns at once where collectors have processes of their own.
 
+        ``samples`` above 0: so many episodes of each row as it asks for, nothing refused.
         The first collector that fails gives its error to the future.
         """
 
@@ -54,7 +55,9 @@ class CollectorClient:
                 for gathered, blocks in pairs
             )
 
-        return all_of([host.call("collect", part) for host, part in self._deal(rows)], found)
+        more = (samples,) if samples else ()
+        calls = [host.call("collect", part, *more) for host, part in self._deal(rows)]
+        return all_of(calls, found)
 
     def validate(self, rows: Sequence[Row]) -> Future[list[GroupSummary]]:
         """An episode for each row as it is asked for, in the order of the rows."""

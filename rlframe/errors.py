@@ -94,9 +94,10 @@ class WorkerError(RlframeError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to a mistyped one, or None; swapped letters count least."""
+    """The known name closest to a mistyped one, or None; letters in a wrong order come first."""
     found = difflib.get_close_matches(name, list(known), n=5, cutoff=0.5)
-    return min(found, key=lambda one: sorted(one) != sorted(name), default=None)
+    found.sort(key=lambda one: sorted(one) != sorted(name))
+    return found[0] if found else None
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:

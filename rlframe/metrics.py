@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -25,6 +25,7 @@ __all__ = [
     "Stopwatch",
     "batch_metrics",
     "peak_memory_gb",
+    "score_metrics",
     "validation_metrics",
 ]
 
@@ -93,6 +94,24 @@ def batch_metrics(batch: Batch, groups: Sequence[GroupSummary]) -> dict[str, flo
         known = parts[:, position][~np.isnan(parts[:, position])]
         if len(known):
             out[f"reward/{name}/mean"] = float(known.mean())
+    return out
+
+
+def score_metrics(batch: Batch, names: Iterable[str]) -> dict[str, float]:
+    """Figures of what score models wrote, one number a row, over the rows that are trained on."""
+    out: dict[str, float] = {}
+    train = np.asarray(batch["train"], bool)
+    for name in sorted(names):
+        if batch.schema[name].shape != "B":
+            continue
+        values = np.asarray(batch[name]).astype(np.float64)[train]
+        if name != "rewards":
+            out |= _spread(name, values)
+            continue
+        out |= _spread("critic/rewards", values) | _spread("critic/score", values)
+        ids = np.asarray(batch["group_ids"])[train]
+        flat = [not has_signal(values[ids == one].tolist()) for one in np.unique(ids)]
+        out["critic/rewards/zero_variance_groups"] = float(np.mean(flat)) if flat else 0.0
     return out
 
 

@@ -30,8 +30,9 @@ from rlframe.interfaces.checkpoint import CheckpointEngine
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.transfer import CountedTransfer
 from rlframe.ledger import Ledger
-from rlframe.metrics import ROLE_PREFIX, Stopwatch, batch_metrics, peak_memory_gb
+from rlframe.metrics import ROLE_PREFIX, Stopwatch, batch_metrics, peak_memory_gb, score_metrics
 from rlframe.plan import UpdatePlan, plan_update
+from rlframe.roles import roles_of
 from rlframe.together import infer_together, update_together
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Orchestrator:
         self.ledger = Ledger(parts.transfer)
         """Told of every batch and group that nothing will read again."""
         self._read_before = 0
-        self._specs = self.algorithm.roles()
+        self._specs = roles_of(self.config, self.algorithm)
         self._figures: dict[str, float] = {}
 
     @property
@@ -96,8 +97,9 @@ class Orchestrator:
     def learn(self, batch: Batch) -> dict[str, float]:
         """Score the batch, derive advantages, update every trained role."""
         self.parts.recorder.updating()
-        batch.scalars = ask_mapping(self.algorithm, "scalars")
         batch = self._score(batch)
+        ask(self.algorithm, "scored", batch)
+        batch.scalars = ask_mapping(self.algorithm, "scalars")
         with self.clock.stage("adv"):
             batch = add_advantages(self.algorithm, batch, self.roles["policy"])
         metrics = self._update(batch)
@@ -115,8 +117,10 @@ class Orchestrator:
     # --- what the stages are made of ---------------------------------------------------------
 
     def _score(self, batch: Batch) -> Batch:
-        roles = [r for r in self.algorithm.scorers() if not self._given_by_update(r)]
-        return infer_together(roles, self.roles, batch, self.clock)
+        roles = [r for r in self._specs if r.outputs and not self._given_by_update(r)]
+        scored = infer_together(roles, self.roles, batch, self.clock)
+        self._figures |= score_metrics(scored, set(scored.columns) - set(batch.columns))
+        return scored
 
     def _update(self, batch: Batch) -> dict[str, float]:
         plans = [(role, self.plan_update(role, batch)) for role in self._trained()]

@@ -151,7 +151,7 @@ def _minibatch(
     micros = []
     for part, cut in zip(mine, cuts, strict=True):
         if len(cut) < most:
-            cut = _even_cuts(atoms.tokens[part], most)
+            cut = _even_cuts(atoms.tokens[part], budget, most)
         pieces = np.split(part, cut[1:]) if len(part) else []
         filled = [rows[atoms.rows_of(piece)] for piece in pieces]
         micros.append((*filled, *[np.zeros(0, np.int64)] * (most - len(filled))))
@@ -170,15 +170,21 @@ def _cuts(tokens: Rows, budget: int) -> list[int]:
     return starts
 
 
-def _even_cuts(tokens: Rows, count: int) -> list[int]:
+def _even_cuts(tokens: Rows, budget: int, count: int) -> list[int]:
     """Where ``count`` micro-batches (or one an atom, where those are fewer) start.
 
-    The budget is the least that does not need more.
+    They are cut by the least budget that needs no more, and those of most atoms halved where that
+    needs fewer, as ``budget`` does.
     """
     if len(tokens) <= count:
         return list(range(len(tokens)))
-    low, high = int(tokens.max()), int(tokens.sum())
+    low, high = 0, budget
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if len(_cuts(tokens, middle)) <= count else (middle + 1, high)
-    return _cuts(tokens, low)
+    starts = _cuts(tokens, low)
+    while len(starts) < count:
+        sizes = np.diff([*starts, len(tokens)])
+        widest = int(np.argmax(sizes))
+        starts.insert(widest + 1, starts[widest] + int(sizes[widest]) // 2)
+    return starts

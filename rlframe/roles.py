@@ -1,12 +1,16 @@
-"""The models of a method's dataflow."""
+"""The models of a method's dataflow, and which of them a run starts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-__all__ = ["Divergence", "ModelKind", "RoleSpec"]
+if TYPE_CHECKING:
+    from rlframe.algorithm import Algorithm
+    from rlframe.config import Config
+
+__all__ = ["REWARD_MODEL", "Divergence", "ModelKind", "RoleSpec", "known_roles", "roles_of"]
 
 ModelKind = Literal["policy", "value", "score", "teacher"]
 """A model's head: logits, a number a token, a number a row, the logits of one that is not ours."""
@@ -50,9 +54,29 @@ class RoleSpec:
     """First step of the run that trains this role (critic warm-up delays the policy)."""
     divergence: Divergence | None = None
     """What ``out.divergence`` is, where ``computes`` names it."""
+    optional: bool = False
+    """Started only where the config has ``roles.NAME``; else its columns come from elsewhere."""
 
     def schedule(self, options: Any) -> tuple[int, int]:
         """Epochs, and prompts an optimiser step (0: all), under an algorithm's ``Config``."""
         epochs = options.epochs if self.epochs is None else self.epochs
         prompts = self.minibatch_prompts
         return epochs, options.minibatch_prompts if prompts is None else prompts
+
+
+REWARD_MODEL = RoleSpec("reward", model="score", outputs={"scores": "rewards"}, optional=True)
+"""What every method that samples may have: a model whose scores are the rewards."""
+
+
+def known_roles(algorithm: Algorithm) -> tuple[RoleSpec, ...]:
+    """The method's roles, and the reward model where it samples and has none of its own."""
+    own = tuple(algorithm.roles())
+    if algorithm.offline or any(role.name == REWARD_MODEL.name for role in own):
+        return own
+    return (*own, REWARD_MODEL)
+
+
+def roles_of(config: Config, algorithm: Algorithm | None = None) -> tuple[RoleSpec, ...]:
+    """The roles that a run starts: all but the optional ones that its config does not name."""
+    made = algorithm or config.algo.load()(config.algo.config)
+    return tuple(r for r in known_roles(made) if not r.optional or r.name in config.roles)

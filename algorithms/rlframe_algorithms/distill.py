@@ -103,10 +103,12 @@ class Distill(Algorithm):
     def policy_loss(self, out: Output, batch: TensorDict) -> Tensor:
         """The divergence, or the policy gradient of it: (b, R)."""
         if self.config.form == "full":
-            return out.divergence
+            divergence: Tensor = out.divergence
+            return divergence
         old, advantages = batch["old_logprobs"], batch["advantages"]
         if self.config.clip_ratio is None:
-            return -(out.logprobs - old).exp() * advantages
+            loss: Tensor = -(out.logprobs - old).exp() * advantages
+            return loss
         return ops.clipped_surrogate(out.logprobs, old, advantages, self.config.clip_ratio)
 
     def metrics(self, role: str, out: Output, batch: TensorDict) -> dict[str, Term]:

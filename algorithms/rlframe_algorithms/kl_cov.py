@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlframe import Term, ops
-from rlframe.algorithm import TokenReduction
 from rlframe.config import check_range
-from rlframe_algorithms.grpo import GRPO
+from rlframe_algorithms.policy_gradient import Advantage, PolicyGradient
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["KLCov"]
 
 
-class KLCov(GRPO):
+class KLCov(PolicyGradient):
     """GRPO's advantages and an unclipped ratio, with the KL by covariance of 2505.22617::
 
         cov_t = (log pi_t - mean log pi) (A_t - mean A), means over the mini-batch's N tokens
@@ -37,13 +36,11 @@ class KLCov(GRPO):
     """  # noqa: D415
 
     @dataclass(frozen=True)
-    class Config(GRPO.Config):
+    class Config(PolicyGradient.Config):
         """Options of KL-Cov."""
 
-        reduction: TokenReduction = "token-mean"
-        """token-mean, seq-mean-token-mean, seq-mean-token-sum or fixed-length."""
-        kl_coef: float = 0.0
-        """Weight of the KL loss to the reference, at least 0; 0 starts no reference."""
+        advantage: Advantage = "grpo"
+        """grpo, dr-grpo, rloo, opo, gpg, gdpo, maxrl, pass@k, remax, batch or reward."""
         cov_share: float = 2e-4
         """Share of the tokens with the penalty, from 0 to 1; at least one where above 0."""
         cov_kl_coef: float = 1.0
@@ -78,7 +75,7 @@ class KLCov(GRPO):
         return loss + penalty.masked_fill(~batch["cov_top"], 0.0)
 
     def metrics(self, role: str, out: Output, batch: TensorDict) -> dict[str, Term]:
-        """GRPO's figures and the share of chosen tokens."""
+        """The KL of the old to the new policy and the share of chosen tokens."""
         figures = super().metrics(role, out, batch)
         if role == "policy":
             figures["cov_top"] = Term(batch["cov_top"])

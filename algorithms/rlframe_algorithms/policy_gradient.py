@@ -106,6 +106,11 @@ class PolicyGradient(KLInReward):
             samples.append(row.request(train=False, temperature=0.0))
         return samples
 
+    @property
+    def accepts_by_reward(self) -> bool:
+        """Only where groups are chosen at all."""
+        return bool(self.config.drop_equal_groups)
+
     def accept(self, group: Group) -> bool:
         """Whether the group's rewards, as they came, differ among the responses that count."""
         if not self.config.drop_equal_groups:

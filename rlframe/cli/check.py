@@ -9,6 +9,7 @@ from rlframe.config import Config
 from rlframe.host.host import PluginHost
 from rlframe.interfaces.cluster import Cluster, Mapper
 from rlframe.paths import check_models
+from rlframe.roles import roles_of
 
 __all__ = ["check_inputs"]
 
@@ -37,7 +38,7 @@ def check_inputs(config: Config, host: PluginHost) -> Iterator[str]:
 
 
 def _placement(config: Config, algorithm: Algorithm) -> str:
-    names = [role.name for role in algorithm.roles()]
+    names = [role.name for role in roles_of(config, algorithm)]
     if not algorithm.offline:
         names.append("rollout")
     cluster: Cluster = config.cluster.load()(config.cluster.config)

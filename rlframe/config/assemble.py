@@ -16,7 +16,7 @@ from rlframe.config.schema import Config, RewardConfig, RewardPart, RoleConfig
 from rlframe.config.sections import DataConfig, ModelConfig, OptimConfig, PoolConfig, RunConfig
 from rlframe.config.select import Selector, finish
 from rlframe.config.selected import Selected
-from rlframe.config.tree import Leaf, Tree, merge, tree_of
+from rlframe.config.tree import Leaf, Tree, leaves, merge, tree_of
 from rlframe.errors import ConfigError, unknown_name
 from rlframe.host.host import PluginHost
 from rlframe.host.resolve import Resolved
@@ -146,7 +146,9 @@ class Assembly:
                 f"reward.{key} ({first_source(rest[key])}) stands beside reward.parts: "
                 "put it into one of the parts"
             )
-        if "parts" in rest:
+        if "parts" not in rest and "reward" in self._roles() and _defaulted(rest):
+            tree["parts"] = {}  # the default makes way for a reward model
+        elif "parts" in rest:
             tree["parts"] = dict(self._items("reward.parts", "reward", rest["parts"]))
         else:
             slot = self._slot("reward", Chosen(rest, left, chosen.left_name), "reward")
@@ -155,10 +157,14 @@ class Assembly:
             tree["parts"] = {"0": slot}
         self.tree["reward"] = tree
 
-    def _choose_roles(self) -> None:
-        """Each role inherits model, optim and strategy from the top level, key by key."""
+    def _roles(self) -> Tree:
         roles = self.tree["roles"]
         assert isinstance(roles, dict)
+        return roles
+
+    def _choose_roles(self) -> None:
+        """Each role inherits model, optim and strategy from the top level, key by key."""
+        roles = self._roles()
         for name, role in roles.items():
             path = f"roles.{name}"
             if not isinstance(role, dict):
@@ -256,3 +262,8 @@ class Assembly:
 def _unknown_section(key: str, node: Tree | Leaf) -> str:
     hint = " A dot in a YAML key makes no section: nest it." if "." in key else ""
     return f"{unknown_name('key', key, _KEYS)} ({first_source(node)}){hint}"
+
+
+def _defaulted(tree: Tree) -> bool:
+    """Whether nobody but the defaults file said anything of it."""
+    return all(is_default(leaf) for _, leaf in leaves(tree))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlframe.config.schema import Config
 from rlframe.config.selected import Selected
 from rlframe.errors import ConfigError, RlframeError, unknown_name
+
+if TYPE_CHECKING:
+    from rlframe.algorithm import Algorithm
 
 __all__ = ["selected_components", "validate"]
 
@@ -62,7 +65,8 @@ def _check_pools(config: Config) -> None:
 def _check_roles(config: Config) -> None:
     """``roles`` may name only what the method has."""
     try:
-        roles = config.algo.load()(config.algo.config).roles()
+        algorithm = config.algo.load()(config.algo.config)
+        roles = algorithm.roles()
     except RlframeError:
         raise
     except Exception as error:
@@ -71,11 +75,35 @@ def _check_roles(config: Config) -> None:
     problem = _problem_of(roles)
     if problem:
         raise ConfigError(f"algo '{config.algo.name}': roles() {problem}")
-    known = [role.name for role in roles]
+    from rlframe.roles import known_roles
+
+    known = [role.name for role in known_roles(algorithm)]
     for name in config.roles:
         if name not in known:
             text = unknown_name("role", name, known)
             raise ConfigError(f"roles.{name}: {text} (roles of algo '{config.algo.name}')")
+    _check_rewards(config, algorithm)
+
+
+def _check_rewards(config: Config, algorithm: Algorithm) -> None:
+    """Rewards come from one place, and before the method asks for them."""
+    from rlframe.roles import roles_of
+
+    written = [r.name for r in roles_of(config, algorithm) if "rewards" in r.outputs.values()]
+    if not written:
+        return
+    if config.reward.parts:
+        raise ConfigError(
+            f"roles.{written[0]} writes the rewards, and so does reward "
+            f"'{config.reward.parts[0].label}': leave one of them out (reward=[]), or let the "
+            "reward 'model' score beside others"
+        )
+    if algorithm.accepts_by_reward:
+        raise ConfigError(
+            f"algo '{config.algo.name}' chooses groups by their rewards, which roles.{written[0]} "
+            "would give only later: take the reward 'model' instead (--reward model "
+            f"reward.path={config.roles[written[0]].model.path})"
+        )
 
 
 def _problem_of(roles: Any) -> str:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlframe.errors import RewardError
 from rlframe.requests import Completion, Episode, Request, Row
 
 if TYPE_CHECKING:
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["Dataset", "Environment", "Generate", "Reward", "RewardValue"]
 
 Generate = Callable[[Request], Awaitable[Completion]]
-RewardValue = float | Mapping[str, float] | None
-"""A number, named parts of a number, or None to abstain."""
+RewardValue = float | Mapping[str, float] | None | RewardError
+"""A number, named parts of a number, None to abstain; an error where just this one failed."""
 
 
 class Dataset(ABC):

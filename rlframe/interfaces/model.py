@@ -35,6 +35,8 @@ class EngineSpec:
     max_grad_norm: float = 1.0
     max_response_tokens: int = 0
     """Constant of the fixed-length reduction, tokens."""
+    tokens_of: str = ""
+    """Model whose tokens a batch holds, where the role may have a tokenizer of its own."""
 
 
 @dataclass(frozen=True)

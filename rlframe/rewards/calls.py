@@ -10,7 +10,7 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["FunctionThread", "TookTooLong", "within"]
+__all__ = ["FunctionThread", "TookTooLong", "settle", "within"]
 
 
 class TookTooLong(TimeoutError):
@@ -92,13 +92,13 @@ class FunctionThread:
                 result, error = job.call(), None
             except BaseException as caught:
                 result, error = None, caught
-            _settle(job.done, result, error)
+            settle(job.done, result, error)
             del job, result, error
             if self._owner is not me:
                 return
 
 
-def _settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
+def settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
     """Set the outcome, unless nobody waits for it any more."""
     if isinstance(error, StopIteration):
         # asyncio refuses it, and would leave everybody waiting.

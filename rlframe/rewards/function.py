@@ -17,7 +17,8 @@ from typing import Any
 from rlframe.errors import RewardError, nearest
 from rlframe.interfaces.data import Reward, RewardValue
 from rlframe.requests import Episode, Row
-from rlframe.rewards.calls import FunctionThread, TookTooLong, within
+from rlframe.rewards.calls import FunctionThread, TookTooLong
+from rlframe.rewards.loops import LoopThread
 from rlframe.rewards.values import NotAReward, told
 
 __all__ = ["FunctionReward"]
@@ -46,7 +47,8 @@ class FunctionReward(Reward):
     Arguments are columns of the dataset and ``prompt``, ``prompt_ids``, ``response``,
     ``response_ids``, ``finish_reason``; ``**kwargs`` takes all of them. A function that names
     ``responses``, ``prompts`` or ``finish_reasons`` is called once a group, each argument a list.
-    ``async`` functions run together; plain ones run one after the other in a thread of their own.
+    ``async`` functions run together on a loop in a thread of their own; plain ones run one after
+    the other in another.
     Raises RewardError where the signature cannot be called so.
     """
 
@@ -57,6 +59,7 @@ class FunctionReward(Reward):
         self._read_signature()
         self._async = _is_async(function)
         self._thread = FunctionThread(f"reward {self.name}")
+        self._loop = LoopThread(f"reward {self.name}")
 
     def check(self, columns: Sequence[str]) -> None:
         """Raises RewardError where a parameter is neither a known name nor one of ``columns``."""
@@ -102,11 +105,11 @@ class FunctionReward(Reward):
             columns[plural] = columns.pop(single, [])
         arguments = self._choose(columns)
         if self._async:
-            result = await within(self.function(**arguments), timeout_s)
+            result = await self._loop.run(lambda: self.function(**arguments), timeout_s)
         else:
             result = await self._thread.run(lambda: self.function(**arguments), timeout_s)
             if inspect.isawaitable(result):
-                result = await within(result, timeout_s)
+                result = await self._loop.run(partial(_awaited, result), timeout_s)
         return _checked_list(result, len(episodes))
 
     async def _score_together(
@@ -115,8 +118,22 @@ class FunctionReward(Reward):
         async def one(episode: Episode) -> Any:
             return await self.function(**self._choose(self._values(row, episode)))
 
-        waits = [_settled(partial(one, episode), timeout_s) for episode in episodes]
-        return await asyncio.gather(*waits, return_exceptions=True)
+        return await self._together([partial(one, episode) for episode in episodes], timeout_s)
+
+    async def _together(
+        self, calls: Sequence[Callable[[], Awaitable[Any]]], timeout_s: float | None
+    ) -> list[Any]:
+        """All on the loop's thread; what is not done at the limit has failed."""
+        done: dict[int, Any] = {}
+
+        async def work() -> None:
+            await asyncio.gather(*(_note(call, done, n) for n, call in enumerate(calls)))
+
+        try:
+            await self._loop.run(work, timeout_s)
+        except TookTooLong as error:
+            return [done.get(n, error) for n in range(len(calls))]
+        return [done[n] for n in range(len(calls))]
 
     async def _score_in_turn(
         self, row: Row, episodes: Sequence[Episode], timeout_s: float | None
@@ -137,8 +154,9 @@ class FunctionReward(Reward):
         except TookTooLong as error:
             done = results[: len(episodes)]
             return done + [error] * (len(episodes) - len(done))
-        waits = [_settled(partial(_awaited, result), timeout_s) for result in results]
-        return await asyncio.gather(*waits, return_exceptions=True)
+        if not any(inspect.isawaitable(result) for result in results):
+            return results
+        return await self._together([partial(_awaited, result) for result in results], timeout_s)
 
     # --- arguments ----------------------------------------------------------------------------
 
@@ -194,12 +212,18 @@ class FunctionReward(Reward):
             raise RewardError(f"reward '{self.name}' takes no argument: name at least 'response'")
 
 
-async def _settled(call: Callable[[], Awaitable[Any]], timeout_s: float | None) -> Any:
-    """What the call comes to; ``sys.exit`` in it is its outcome, not the end of our loop."""
+async def _note(call: Callable[[], Awaitable[Any]], done: dict[int, Any], place: int) -> None:
+    """Keep what a call comes to, whatever it raises; only being cancelled itself goes on."""
     try:
-        return await within(call(), timeout_s)
-    except SystemExit as error:
-        return error
+        done[place] = await call()
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        done[place] = RuntimeError("it was cancelled from inside")
+        done[place].__cause__ = error
+    except BaseException as error:
+        done[place] = error
 
 
 async def _awaited(value: Any) -> Any:

@@ -13,8 +13,9 @@ from rlframe.data.nested import nested_paths, nested_value
 from rlframe.errors import RewardError, unknown_name
 from rlframe.interfaces.data import Reward
 from rlframe.requests import Episode, Row
-from rlframe.rewards.calls import TookTooLong, within
+from rlframe.rewards.calls import TookTooLong
 from rlframe.rewards.function import FunctionReward
+from rlframe.rewards.loops import LoopThread
 from rlframe.rewards.values import LARGEST, NotAReward, as_parts, shown, told
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Scorer:
         self.on_error = on_error
         self.timeout_s = timeout_s
         self._fault = ""
+        self._loops = {id(one): LoopThread(f"reward {one.label}") for one in self.rewards}
 
     @classmethod
     def from_config(cls, config: RewardConfig) -> Scorer:
@@ -154,7 +156,9 @@ class Scorer:
         try:
             if isinstance(one.reward, FunctionReward):
                 return await one.reward.outcomes(row, episodes, self.timeout_s)
-            values = await within(one.reward.score(row, episodes), self.timeout_s)
+            values = await self._loops[id(one)].run(
+                lambda: one.reward.score(row, episodes), self.timeout_s
+            )
             if not isinstance(values, list) or len(values) != len(episodes):
                 found = len(values) if isinstance(values, list) else type(values).__name__
                 raise NotAReward(f"{found} rewards for {len(episodes)} responses")

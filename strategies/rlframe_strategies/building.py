@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from rlframe.errors import ConfigError, ModelError
+from rlframe.paths import resolve_model
 from rlframe_strategies.attention import FLASH, supports_packing
-from rlframe_strategies.loading import load_model, read_tensors
+from rlframe_strategies.classifier import Classifier, is_own_kind
+from rlframe_strategies.loading import load_model, read_config, read_tensors
 from rlframe_strategies.module import LanguageModel
 from rlframe_strategies.packing import make_inputs
 
@@ -32,6 +34,9 @@ class Built:
 
 def build_module(spec: ModelSpec, device: torch.device) -> Built:
     """Load a model, give it its kind's head, check that head, switch on checkpointing."""
+    if spec.kind == "score" and is_own_kind(read_config(resolve_model(spec.path))):
+        whole = load_model(spec.path, spec.model, device, "AutoModelForSequenceClassification")
+        return Built(Classifier(whole.model, whole.source), whole.source, whole.original_config)
     loaded = load_model(spec.path, spec.model, device)
     if loaded.model.lacks_head and spec.kind in ("policy", "teacher"):
         raise ModelError(f"model '{loaded.source}' has no language-model head")
@@ -39,15 +44,22 @@ def build_module(spec: ModelSpec, device: torch.device) -> Built:
     module.eval()
     module.check_head(loaded.source)
     if spec.kind in ("value", "score"):
-        _load_score(module, loaded.source)
+        found = _load_score(module, loaded.source)
+        if spec.kind == "score" and spec.optim is None and not found:
+            raise ModelError(
+                f"model '{loaded.source}' has no score head, so that it would score everything 0: "
+                "name a sequence classifier with one label, such as --algo rm and rlframe export "
+                "make"
+            )
     if spec.model.gradient_checkpointing:
         _checkpoint(module)
     return Built(module, loaded.source, loaded.original_config)
 
 
-def _load_score(module: LanguageModel, source: str) -> None:
-    """Take the number head of a checkpoint that has one; a new head starts at zero."""
-    for name, tensor in read_tensors(source, ("score.weight", "score.bias")).items():
+def _load_score(module: LanguageModel, source: str) -> bool:
+    """Take the number head of a checkpoint, if it has one; a new head starts at zero."""
+    tensors = read_tensors(source, ("score.weight", "score.bias"))
+    for name, tensor in tensors.items():
         target = getattr(module.score, name.removeprefix("score."))
         if target is None or target.shape != tensor.shape:
             shape = None if target is None else tuple(target.shape)
@@ -56,6 +68,7 @@ def _load_score(module: LanguageModel, source: str) -> None:
             )
         with torch.no_grad():
             target.copy_(tensor)
+    return "score.weight" in tensors
 
 
 def _checkpoint(module: LanguageModel) -> None:
@@ -91,7 +104,7 @@ def packing_of(module: LanguageModel, packing: Packing, attn: str) -> PackingRul
     A model with sliding-window attention packs rows that fit into its window. ``auto`` packs where
     a trial agrees with the padded forward; ``on`` raises ``ConfigError`` where packing cannot be.
     """
-    if packing == "off":
+    if packing == "off" or isinstance(module, Classifier):
         return PackingRule(False)
     config = module.lm.config
     if supports_packing(module.lm):

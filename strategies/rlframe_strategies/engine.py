@@ -21,6 +21,7 @@ from rlframe.moving import Mover
 from rlframe.packed import Packed
 from rlframe.plan import UpdatePlan, infer_plan
 from rlframe_strategies.minibatch import MiniBatch, micro_of
+from rlframe_strategies.retokenise import Retokeniser
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,10 +52,15 @@ class CausalLMEngine(ModelEngine):
         self._algorithm = spec.algorithm.load()(spec.algorithm.config)
         self._strategy: Strategy = spec.strategy.load()(spec.strategy.config, self.rank)
         self._strategy.build(spec.model)
+        self._retokeniser = None
+        if spec.tokens_of:
+            self._retokeniser = Retokeniser.between(spec.tokens_of, spec.model.path)
 
     def infer(self, batch: Batch) -> Mapping[str, Packed]:
         """See :class:`ModelEngine`."""
         outputs = self._spec.role.outputs
+        if self._retokeniser is not None:
+            batch = self._retokeniser(batch)
         micros = self._even(batch)
         parts: dict[str, list[Packed]] = {name: [] for name in outputs}
         for rows in micros:

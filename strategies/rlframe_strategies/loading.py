@@ -52,14 +52,17 @@ class Loaded:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars of transformers on the terminal that the run writes to."""
+    """No progress bars and load reports of transformers; what lacks is our own error."""
     from transformers.utils import logging
 
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
 
@@ -86,9 +89,12 @@ def read_config(path: str) -> Any:
         raise _unreadable(path, error) from error
 
 
-def load_model(path: str, config: ModelConfig, device: torch.device) -> Loaded:
+def load_model(
+    path: str, config: ModelConfig, device: torch.device, auto: str = "AutoModelForCausalLM"
+) -> Loaded:
     """Load weights on the CPU in the wanted type, dropout off, in evaluation mode.
 
+    ``auto`` is the class of transformers that knows the architecture.
     Raises ``ModelError`` for a missing folder, file or network, an unknown architecture, and
     weights that do not fit the config.
     """
@@ -97,21 +103,21 @@ def load_model(path: str, config: ModelConfig, device: torch.device) -> Loaded:
     for name, value in vars(used).items():
         if "drop" in name and isinstance(value, float):
             setattr(used, name, 0.0)
-    model = _load(source, used, dtype_of(config.dtype, device), config.attn)
+    model = _load(source, used, dtype_of(config.dtype, device), config.attn, auto)
     model.eval()
     model.config.use_cache = False
     return Loaded(model, source, original)
 
 
-def _load(source: str, config: Any, dtype: torch.dtype, attn: str) -> Any:
+def _load(source: str, config: Any, dtype: torch.dtype, attn: str, auto: str) -> Any:
+    import transformers
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
 
     register_packed_attention()
     options = _attention(config, attn)
     try:
         with quiet():
-            model, report = AutoModelForCausalLM.from_pretrained(
+            model, report = getattr(transformers, auto).from_pretrained(
                 source,
                 config=config,
                 dtype=dtype,
@@ -143,6 +149,8 @@ def _attention(config: Any, attn: str) -> dict[str, str]:
 
 def _head_names(model: Any) -> set[str]:
     head = model.get_output_embeddings()
+    if head is None:
+        return set()
     return {name for name, p in model.named_parameters() if any(p is q for q in head.parameters())}
 
 
@@ -155,14 +163,23 @@ def _unreadable(path: str, error: Exception) -> ModelError:
 
 
 def read_tensors(source: str, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
-    """Those of the named tensors that a local folder's safetensors hold; for heads."""
+    """Those of the named tensors that a model's safetensors hold; for heads."""
     from safetensors import safe_open
 
     found = {}
-    for file in sorted(Path(source).glob("*.safetensors")):
+    for file in sorted(_folder_of(source).glob("*.safetensors")):
         with safe_open(str(file), framework="pt") as tensors:
             found.update({n: tensors.get_tensor(n) for n in names if n in tensors.keys()})  # noqa: SIM118
     return found
+
+
+def _folder_of(source: str) -> Path:
+    """A folder itself, or where the hub's cache holds a name that was loaded from it."""
+    from transformers.utils import cached_file
+
+    if Path(source).is_dir():
+        return Path(source)
+    return Path(cached_file(source, "config.json")).parent
 
 
 def save_tokenizer(source: str, directory: Path) -> None:

@@ -10,6 +10,8 @@ from rlframe.errors import RolloutError
 from rlframe.interfaces.data import Environment
 from rlframe.requests import Episode, Row, Sampling, Segment
 from rlframe.rewards import Scorer
+from rlframe.rewards.function import FunctionReward
+from rlframe.rewards.scorer import WeightedReward
 
 
 class Answers(Environment):
@@ -35,11 +37,15 @@ def segment(**changes):
     return Segment(prompt_ids=[1], **{**lists, **changes})
 
 
-def collect(made, rows=2):
+def abstains(response):
+    """A reward that has nothing to say."""
+
+
+def collect(made, rows=2, rewards=()):
     environment = Answers()
     environment.made = made
     collector = Collector(
-        Algorithm(samples_per_prompt=2), environment, Scorer([]), client=None, seed=3
+        Algorithm(samples_per_prompt=2), environment, Scorer(rewards), client=None, seed=3
     )
     try:
         return collector.collect([Row((1,), {}, n, Sampling()) for n in range(rows)]).value
@@ -69,7 +75,8 @@ def test_a_mistake_of_an_environment_is_one_line(made, message):
 
 
 def test_an_episode_that_no_reward_scored_leaves_its_group():
-    found = collect(lambda request: Episode(request, [segment()], "stop"))
+    rewards = [WeightedReward("silent", FunctionReward(abstains, "silent"))]
+    found = collect(lambda request: Episode(request, [segment()], "stop"), rewards=rewards)
     assert not found.groups
     assert found.failed == {n: "no episode of the group was scored" for n in range(2)}
 
@@ -77,3 +84,9 @@ def test_an_episode_that_no_reward_scored_leaves_its_group():
 def test_seeds_differ_by_run_group_and_position():
     seeds = {episode_seed(r, g, p) for r in range(3) for g in range(3) for p in range(3)}
     assert len(seeds) == 27
+
+
+def test_without_any_reward_every_episode_stays():
+    """A reward model scores them later, or the method reads none."""
+    found = collect(lambda request: Episode(request, [segment()], "stop"))
+    assert [len(group.episodes) for group in found.groups] == [2, 2]

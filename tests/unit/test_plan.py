@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlframe.plan import infer_plan, plan_update
+from rlframe.plan import UpdatePlan, infer_plan, plan_update
 
 
 @st.composite
@@ -107,7 +108,60 @@ def test_long_rows_are_together_and_ranks_are_balanced():
         assert [lengths[m].tolist() for m in micros] == [[100, 100], [1, 1]]
 
 
+@settings(max_examples=60, deadline=None)
+@given(batch=batches(), budget=st.integers(1, 100), ranks=st.integers(1, 4))
+def test_a_rank_has_an_empty_micro_batch_only_where_it_has_too_few_rows(batch, budget, ranks):
+    lengths, _, _ = batch
+    for micros in infer_plan(lengths, budget, ranks).micros:
+        rows = sum(map(len, micros))
+        assert sum(1 for micro in micros if len(micro)) == min(rows, len(micros))
+
+
+def test_equal_rows_fill_as_many_micro_batches_as_the_other_rank_has():
+    """Three long rows on one rank are three micro-batches; four short ones are cut to three too."""
+    lengths = np.array([10, 10, 10, 8, 8, 8, 8])
+    made = infer_plan(lengths, 16, 2)
+    sizes = sorted(sorted(len(m) for m in micros) for micros in made.micros)
+    assert sizes == [[1, 1, 1], [1, 1, 2]]
+
+
+def test_imbalance_is_by_operations_over_the_mean_rank():
+    one = infer_plan(np.array([10, 20, 30]), 100)
+    assert one.imbalance == 0.0
+    uneven = infer_plan(np.array([4000]), 100, 2)
+    assert uneven.imbalance == 1.0
+    groups = np.arange(4)
+    plan = plan_update(
+        np.array([8, 8, 8, 4]),
+        groups,
+        epochs=2,
+        minibatch_prompts=0,
+        budget=9,
+        ranks=2,
+        width=10**9,
+    )
+    assert plan.imbalance == pytest.approx(16 / 14 - 1)
+    for _, mine in plan.parts(2):
+        assert mine.imbalance == plan.imbalance
+    wide = [
+        plan_update(
+            np.array([96, 32, 32, 32]),
+            groups,
+            epochs=1,
+            minibatch_prompts=0,
+            budget=999,
+            ranks=2,
+            width=width,
+        )
+        for width in (10**9, 1)
+    ]
+    assert wide[0].imbalance == pytest.approx(0.0, abs=1e-6)
+    assert wide[1].imbalance > 0.3, "attention makes the long row the longer side"
+
+
 def test_an_empty_batch_has_no_step():
     none = np.zeros(0, np.int64)
     assert plan_update(none, none, epochs=2, minibatch_prompts=0, budget=9).minibatches == ()
     assert infer_plan(none, 9, 2).micros == ((), ())
+    for rows, mine in UpdatePlan(()).parts(3):
+        assert len(rows) == len(mine.minibatches) == 0

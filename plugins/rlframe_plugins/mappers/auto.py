@@ -13,6 +13,7 @@ from rlframe.config import check_range
 from rlframe.errors import ConfigError, unknown_name
 from rlframe.interfaces.cluster import ClusterInfo, Mapper, Placement, ResourcePool
 from rlframe.protocol import Mesh
+from rlframe.roles import roles_of
 from rlframe_plugins.mappers.catalogue import Catalogue, Hardware, hardware_of, load_catalogue
 from rlframe_plugins.mappers.compare import remember
 from rlframe_plugins.mappers.dataflow import ROLLOUT, Unit, units_of
@@ -147,8 +148,7 @@ def run_workload(config: FitConfig, options: Any) -> Workload:
 
 def run_units(roles: Sequence[str], config: FitConfig, work: Workload) -> tuple[Unit, ...]:
     """What a run places: its algorithm's roles among ``roles``, and the rollout if it is one."""
-    specs = config.algo.load()(config.algo.config).roles()
-    specs = [spec for spec in specs if spec.name in roles]
+    specs = [spec for spec in roles_of(config) if spec.name in roles]
     named = {spec.name: config.role(spec.name).strategy.name for spec in specs}
     for role, strategy in named.items():
         if strategy not in SCHEMES_OF:
@@ -168,7 +168,7 @@ def run_units(roles: Sequence[str], config: FitConfig, work: Workload) -> tuple[
 
 
 def _check_together(groups: Sequence[str], config: FitConfig) -> None:
-    roles = config.algo.load()(config.algo.config).roles()
+    roles = roles_of(config)
     known = [*(role.name for role in roles), ROLLOUT]
     for name in (name for group in groups for name in group.split("+")):
         if name not in known:

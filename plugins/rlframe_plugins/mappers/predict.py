@@ -8,6 +8,7 @@ from pathlib import Path
 from rlframe.config.load import Asked, load_config
 from rlframe.errors import ConfigError
 from rlframe.host.host import current_host
+from rlframe.roles import roles_of
 from rlframe.run_dir import config_file
 from rlframe_plugins.mappers.auto import AutoMapper
 from rlframe_plugins.mappers.dataflow import ROLLOUT
@@ -20,7 +21,7 @@ def predict_run(run: Path, devices: str | None) -> dict[str, float]:
     host = current_host()
     config = load_config(host, Asked([str(config_file(str(run)))], [], {})).config
     algorithm = config.algo.load()(config.algo.config)
-    roles = [role.name for role in algorithm.roles()]
+    roles = [role.name for role in roles_of(config, algorithm)]
     if not algorithm.offline:
         roles.append(ROLLOUT)
     cluster = config.cluster.load()(config.cluster.config)

@@ -48,7 +48,7 @@ class RayCluster(Cluster):
         wait_s: float = 0.0
         """Longest wait for nodes that the pools fit on, seconds, at least 0."""
         start_timeout_s: float = 300.0
-        """Longest time for starting worker processes, seconds, above 0."""
+        """Longest start of the processes, and set-up of a role in them, seconds, above 0."""
         call_timeout_s: float = 3600.0
         """Longest call of a worker, seconds, at least 0; 0 never ends one."""
         collectors: int = 1

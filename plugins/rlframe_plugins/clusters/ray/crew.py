@@ -22,7 +22,7 @@ from rlframe_plugins.clusters.ray.actor import Reply, Where
 from rlframe_plugins.clusters.ray.failures import Death, reason_of, translate
 from rlframe_plugins.clusters.ray.resolver import Resolver
 
-__all__ = ["Crew", "Member", "Sent"]
+__all__ = ["Bound", "Crew", "Member", "Sent"]
 
 _GRACE_S = 3.0
 """How long peers of a rank that failed may take to end by themselves."""
@@ -51,17 +51,25 @@ class Sent:
     streamed: bool = False
 
 
+@dataclass(frozen=True)
+class Bound:
+    """Longest time of a call, seconds (0: never ended), and the option that says so."""
+
+    seconds: float
+    option: str = "call_timeout_s"
+
+
 class Crew:
-    """See the module. ``name`` is shown in messages; ``limit_s`` bounds each call (0: never)."""
+    """See the module. ``name`` is shown in messages; ``bound`` is that of its calls."""
 
     def __init__(
-        self, name: str, members: Sequence[Member], resolver: Resolver, limit_s: float
+        self, name: str, members: Sequence[Member], resolver: Resolver, bound: Bound
     ) -> None:
         self.name, self.members = name, list(members)
         self.failure: WorkerError | None = None
         self.fellows: list[Crew] = [self]
         """All crews of the cluster, whose stacks are shown when a call is late."""
-        self._resolver, self._limit_s = resolver, limit_s
+        self._resolver, self._bound = resolver, bound
         self._order = threading.Lock()
 
     def call(
@@ -70,6 +78,7 @@ class Crew:
         what: str,
         send: Callable[[Member], Sent | None],
         finish: Callable[[dict[int, Any]], Any],
+        bound: Bound | None = None,
     ) -> Future[Any]:
         """Send to every rank at once, in order with other calls; ``finish`` gets the answers."""
         if self.failure is not None:
@@ -79,7 +88,7 @@ class Crew:
                 sent = [send(member) for member in self.members]
         except ray.exceptions.RayError as error:
             return _failed(translate(error, role, self.members[0]))
-        return self._resolver.submit(self._settle(role, what, sent, finish))
+        return self._resolver.submit(self._settle(role, what, sent, finish, bound or self._bound))
 
     def close(self, wait_s: float) -> None:
         """Close the engines if they can be within ``wait_s``, then end the processes."""
@@ -110,6 +119,7 @@ class Crew:
         what: str,
         sent: Sequence[Sent | None],
         finish: Callable[[dict[int, Any]], Any],
+        bound: Bound,
     ) -> Any:
         tasks = {
             rank: asyncio.ensure_future(_answer(one))
@@ -119,13 +129,13 @@ class Crew:
         for task in tasks.values():
             task.add_done_callback(_seen)
         _, late = await asyncio.wait(
-            tasks.values(), timeout=self._limit_s or None, return_when=asyncio.FIRST_EXCEPTION
+            tasks.values(), timeout=bound.seconds or None, return_when=asyncio.FIRST_EXCEPTION
         )
         failed = [t for t in tasks.values() if t.done() and t.exception() is not None]
         if failed:
             raise await self._first_failure(role, tasks)
         if late:
-            raise await self._too_late(role, what, tasks)
+            raise await self._too_late(role, what, tasks, bound)
         return finish({rank: task.result() for rank, task in tasks.items()})
 
     async def _first_failure(self, role: str, tasks: Mapping[int, asyncio.Task[Any]]) -> Exception:
@@ -171,15 +181,15 @@ class Crew:
         return None
 
     async def _too_late(
-        self, role: str, what: str, tasks: Mapping[int, asyncio.Task[Any]]
+        self, role: str, what: str, tasks: Mapping[int, asyncio.Task[Any]], bound: Bound
     ) -> Exception:
         late = [self.members[rank] for rank, task in tasks.items() if not task.done()]
         shown = "\n".join([await crew.stacks() for crew in self.fellows])
         print(f"stacks of all workers:\n{shown}", file=sys.stderr, flush=True)
         ranks = ", ".join(str(member.rank) for member in late)
         text = (
-            f"{what} is not done after {self._limit_s:g} s on rank {ranks} "
-            "(cluster.call_timeout_s); the stacks of all workers are on stderr and below"
+            f"{what} is not done after {bound.seconds:g} s on rank {ranks} "
+            f"(cluster.{bound.option}); the stacks of all workers are on stderr and below"
         )
         return self._fail(WorkerError(role, late[0].rank, late[0].host, text, shown))
 

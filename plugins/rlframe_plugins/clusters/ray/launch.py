@@ -29,7 +29,7 @@ from rlframe.interfaces.strategy import RankInfo
 from rlframe.interfaces.transfer import TransferEngine
 from rlframe.protocol import Mesh
 from rlframe_plugins.clusters.ray.actor import Boot, Where, WorkerActor
-from rlframe_plugins.clusters.ray.crew import Crew, Member, Sent
+from rlframe_plugins.clusters.ray.crew import Bound, Crew, Member, Sent
 from rlframe_plugins.clusters.ray.failures import translate
 from rlframe_plugins.clusters.ray.group import RayGroup, RayHosted
 from rlframe_plugins.clusters.ray.nodes import Need
@@ -164,7 +164,7 @@ class Crews:
             name,
             [Member(actor, rank) for rank, actor in enumerate(actors)],
             self._resolver,
-            self._options.call_timeout_s,
+            Bound(self._options.call_timeout_s),
         )
         self._crews.append(crew)
         crew.fellows = self._crews
@@ -220,7 +220,8 @@ class Crews:
         return RayGroup(role, mesh, crew, engine.load(), self._transfer)
 
     def _everybody(self, crew: Crew, role: str, what: str, send: Callable[[Member], Any]) -> None:
-        crew.call(role, what, lambda m: Sent(send(m)), lambda answers: None).result()
+        bound = Bound(self._options.start_timeout_s, "start_timeout_s")
+        crew.call(role, what, lambda m: Sent(send(m)), lambda answers: None, bound).result()
 
 
 def _meeting(where: Sequence[Where]) -> str:

@@ -1,0 +1,116 @@
+"""Runs on Ray: placements by config alone equal one process; a worker killed in each stage."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import rlframe
+from rlframe.errors import WorkerError
+from rlframe.interfaces.loop import Callback
+from rlframe.snapshot_export import export
+from tests.e2e.small import make_model, make_questions, options
+
+pytest.importorskip("ray")
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray():
+    """One Ray for the file, as when a notebook has started one."""
+    from rlframe_plugins.clusters.ray.session import Session, worker_environment
+
+    session = Session(logical_cpus=4, environment=worker_environment(1, one_node=True))
+    yield
+    session.close()
+
+
+@pytest.fixture
+def arguments(tmp_path):
+    model, questions = make_model(tmp_path / "m"), make_questions(tmp_path / "q.jsonl")
+
+    def make(**more):
+        return options(tmp_path, model, questions, **more)
+
+    return make
+
+
+SGD = {"name": "sgd", "lr": 0.5, "max_grad_norm": 0.0}
+PPO = {"name": "ppo", "samples_per_prompt": 2}
+PLACEMENTS = {
+    "colocated": {"pools": {"train": {"devices": 2}}},
+    "critic apart": {
+        "pools": {"train": {"devices": 1}, "second": {"devices": 1}},
+        "roles": {"critic": {"pool": "second"}},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def inline(tmp_path_factory):
+    """One update in this process, its rollouts on record; its folder and its model's."""
+    folder = tmp_path_factory.mktemp("inline")
+    model, questions = make_model(folder / "m"), make_questions(folder / "q.jsonl")
+    given = options(folder, model, questions, algo=PPO, steps=1, optim=SGD)
+    given["run"] = {"dir": str(folder), "name": "inline", "dump_rollouts": True}
+    return folder, rlframe.fit(**given).run_dir
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_an_update_equals_that_of_one_process(name, inline, tmp_path):
+    """On replayed rollouts, from equal weights: every weight of the policy."""
+    folder, run = inline
+    more = {"algo": PPO, "steps": 1, "optim": SGD, "strategy": "fsdp", **PLACEMENTS[name]}
+    given = options(tmp_path, folder / "m", folder / "q.jsonl", **more)
+    given["rollout"] = {"name": "replay", "run": str(run), "max_new_tokens": 4}
+    given["cluster"] = {"name": "ray"}
+    spread = rlframe.fit(**given)
+    assert spread.summary["status"] == "finished"
+    one, many = exported(run, tmp_path / "a"), exported(spread.run_dir, tmp_path / "b")
+    before = load_file(folder / "m" / "model.safetensors")
+    assert set(one) == set(many)
+    assert any(not torch.equal(one[k], before[k].to(one[k].dtype)) for k in one if k in before)
+    for key in one:
+        assert torch.allclose(one[key], many[key], atol=1e-5, rtol=0), key
+
+
+def exported(run, folder):
+    export(run, folder)
+    return load_file(folder / "model.safetensors")
+
+
+class KillBefore(Callback):
+    """Kills rank 1 of the policy right before a stage of the first step."""
+
+    stage = "collect"
+
+    def on_step_start(self, orchestrator):
+        original = getattr(orchestrator, self.stage)
+
+        def stage(*args, **kwargs):
+            member = orchestrator.roles["policy"].crew.members[1]
+            os.kill(member.where.pid, signal.SIGKILL)
+            return original(*args, **kwargs)
+
+        setattr(orchestrator, self.stage, stage)
+
+
+class KillBeforeLearn(KillBefore):
+    stage = "learn"
+
+
+class KillBeforePublish(KillBefore):
+    stage = "publish"
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("killer", [KillBefore, KillBeforeLearn, KillBeforePublish])
+def test_a_worker_killed_in_a_stage_is_named(killer, arguments):
+    given = arguments(strategy="fsdp", pools={"train": {"devices": 2}}, callback=[killer])
+    given["cluster"] = {"name": "ray"}
+    with pytest.raises(WorkerError, match=r"rank 1 on .*the worker \(process \d+\) died"):
+        rlframe.fit(**given)
