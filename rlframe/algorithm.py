@@ -190,6 +190,10 @@ class Algorithm:
         """The responses that an offline method reads from a dataset row."""
         raise NotImplementedError(f"{type(self).__name__} is offline and has no examples()")
 
+    def second_examples(self, row: Row) -> list[Example]:
+        """The responses in a row of ``data.second``, for a term with ``mask="second_mask"``."""
+        raise ConfigError(f"data.second: {type(self).__name__} has no term on a second data set")
+
     def accept(self, group: Group) -> bool:
         """Whether a collected group is learned from."""
         return True

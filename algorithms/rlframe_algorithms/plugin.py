@@ -52,6 +52,7 @@ _METHODS = (
         "kl_cov:KLCov",
         "GRPO with a KL penalty at the tokens of highest covariance (2505.22617)",
     ),
+    ("safe-rlhf", "safe_rlhf:SafeRLHF", "PPO under a limit on the mean cost (2310.12773)"),
     ("rm", "rm:RewardModel", "reward model from preference pairs (Bradley-Terry)"),
     (
         "cost-model",
