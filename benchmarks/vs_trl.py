@@ -57,7 +57,7 @@ def smollm2() -> Path:
 
 CASES = {
     "llama-4m": Case(llama_4m, lambda r: f"w{r.randrange(3, 4096)} ", 1.8, 768, 3, 4),
-    "smollm2-135m": Case(smollm2, lambda r: str(r.randrange(10)), 1.3, 512, 2, 2),
+    "smollm2-135m": Case(smollm2, lambda r: str(r.randrange(10)), 1.3, 400, 2, 2),
 }
 
 

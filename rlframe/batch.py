@@ -26,6 +26,7 @@ from rlframe.batch_tensordict import columns_of, tensordict_of
 from rlframe.columns import COLUMNS, Schema
 from rlframe.errors import BatchError, unknown_name
 from rlframe.interfaces.transfer import Handle, LocalTransfer, TransferEngine
+from rlframe.ops.masked import local_total
 from rlframe.pack_columns import column_of, empty_column, pack_columns
 from rlframe.packed import Packed
 
@@ -244,8 +245,7 @@ class Batch:
 
     def sum(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Sum over the whole batch, all data-parallel ranks included: () float64."""
-        chosen = values if mask is None else torch.where(mask, values, torch.zeros_like(values))
-        return self.reduce(chosen.double().sum())
+        return self.reduce(values.double().sum() if mask is None else local_total(values, mask))
 
     def to_tensordict(self, names: Sequence[str] | None = None) -> TensorDict:
         """Padded tensors of numeric columns, with lengths and scalars.

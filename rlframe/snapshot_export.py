@@ -66,6 +66,7 @@ def _write_policy(source: Path, snapshot: Snapshot, out_dir: Path) -> None:
         raise SnapshotError(f"{snapshot.path} has no policy")
     kept = read_run_config(source)
     values = {key: kept[key] for key in _NEEDED if key in kept}
+    values["roles"] = {k: v for k, v in kept.get("roles", {}).items() if k == _POLICY}
     # A snapshot that does not say so is of a language model.
     kind = snapshot.state().get("run", {}).get("kinds", {}).get(_POLICY, "policy")
     engine = build_policy(load_config(current_host(), Asked(values=values)).config, kind)

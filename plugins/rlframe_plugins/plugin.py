@@ -11,6 +11,7 @@ from rlframe_plugins.loggers.components import LOGGERS
 from rlframe_plugins.mappers.cli import add_map_command
 from rlframe_plugins.protocols import PROTOCOLS
 from rlframe_plugins.resharders.cli import add_reshard_command
+from rlframe_plugins.rewards.components import REWARDS
 
 if TYPE_CHECKING:
     from rlframe import Config
@@ -147,52 +148,6 @@ _DATAFLOW = (
 )
 _TASKS = (
     Component(
-        "reward",
-        "exact",
-        "rlframe_plugins.rewards.exact:ExactAnswer",
-        summary="1 when the answer is right, else 0",
-    ),
-    Component(
-        "reward",
-        "number",
-        "rlframe_plugins.rewards.number:NumberReward",
-        summary="1 when the last number in the response is the answer, else 0",
-    ),
-    Component(
-        "reward",
-        "math",
-        "rlframe_plugins.rewards.math:MathReward",
-        requires=("math_verify",),
-        extra="math",
-        summary="1 when the response equals the answer by math-verify, else 0",
-    ),
-    Component(
-        "reward",
-        "regex",
-        "rlframe_plugins.rewards.shape:RegexReward",
-        summary="1 where a regular expression is found, else 0",
-    ),
-    Component(
-        "reward",
-        "format",
-        "rlframe_plugins.rewards.shape:FormatReward",
-        summary="1 for <think>...</think><answer>...</answer> and nothing else, else 0",
-    ),
-    Component(
-        "reward",
-        "length",
-        "rlframe_plugins.rewards.shape:LengthReward",
-        summary="0, down to -1 for responses that are too long",
-    ),
-    Component(
-        "reward",
-        "reasoning-gym",
-        "rlframe_plugins.rewards.reasoning_gym:ReasoningGymReward",
-        requires=("reasoning_gym",),
-        extra="reasoning-gym",
-        summary="score of the reasoning-gym task that made the row",
-    ),
-    Component(
         "environment",
         "single-turn",
         "rlframe_plugins.envs.single_turn:SingleTurn",
@@ -262,7 +217,7 @@ _CALLBACKS = (
 @hookimpl
 def rlframe_components() -> Sequence[Component]:
     """Offer everything in this package."""
-    return _ROLLOUTS + _DATAFLOW + PROTOCOLS + _TASKS + LOGGERS + _CALLBACKS
+    return _ROLLOUTS + _DATAFLOW + PROTOCOLS + REWARDS + _TASKS + LOGGERS + _CALLBACKS
 
 
 @hookimpl

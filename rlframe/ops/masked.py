@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,13 +18,19 @@ Total = Callable[[Tensor, Tensor], Tensor]
 
 
 def local_total(values: Tensor, mask: Tensor) -> Tensor:
-    """The sum over one process: () float64."""
-    return torch.where(mask, values, torch.zeros_like(values)).double().sum()
+    """The sum over one process: () float64. A bool counts as 0 or 1."""
+    if values.dtype == torch.bool:
+        return (values & mask).count_nonzero().double()
+    chosen = torch.where(mask, values, torch.zeros_like(values))
+    if chosen.dtype == torch.float32 and chosen.device.type == "cpu" and not chosen.requires_grad:
+        # numpy widens block by block; torch would first write a float64 copy of everything.
+        return torch.as_tensor(np.add.reduce(chosen.numpy(), axis=None, dtype=np.float64))
+    return chosen.double().sum()
 
 
 def masked_mean(values: Tensor, mask: Tensor, total: Total = local_total) -> Tensor:
     """Mean where ``mask`` (same shape, bool) is True: () float64; 0 without a slot."""
-    return total(values, mask) / total(torch.ones_like(values), mask).clamp(min=1)
+    return total(values, mask) / total(mask, mask).clamp(min=1)
 
 
 def masked_var(values: Tensor, mask: Tensor, total: Total = local_total) -> Tensor:
@@ -42,8 +49,14 @@ def masked_whiten(
 ) -> Tensor:
     """``(x - mean) / sqrt(var + eps)``, statistics where ``mask`` is True; dtype kept.
 
-    Filled in where ``where`` is True (default: where ``mask`` is), 0 elsewhere.
+    Filled in where ``where`` is True (default: where ``mask`` is), 0 elsewhere. Statistics in
+    float64, of values from which a mean in their own precision is subtracted first.
     """
-    mean = masked_mean(values, mask, total)
-    scaled = (values.double() - mean) * torch.rsqrt(masked_var(values, mask, total) + eps)
-    return torch.where(mask if where is None else where, scaled, 0.0).to(values.dtype)
+    filled = mask if where is None else where
+    count = total(mask, mask).clamp(min=1)
+    mean = total(values, mask) / count
+    centred = torch.where(filled, values - mean.to(values.dtype), 0.0)
+    rest = total(centred, mask) / count
+    spread = total(centred.square(), mask) / count - rest.square()
+    scale = torch.rsqrt(spread.clamp(min=0) + eps).to(values.dtype)
+    return torch.where(filled, (centred - rest.to(values.dtype)) * scale, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ def reward_to_go(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
     """
     if gamma != 1:
         return gae(rewards, torch.zeros_like(rewards), mask, gamma, 1.0)[0]
-    exact = torch.where(mask, rewards, 0.0)
-    to_go = exact.sum(1, keepdim=True, dtype=torch.float64) - exact.cumsum(1, dtype=torch.float64)
-    return torch.where(mask, (to_go + exact).to(rewards.dtype), 0.0)
+    exact = torch.where(mask, rewards, 0.0).cpu().numpy()
+    backwards = np.cumsum(exact[:, ::-1], axis=1, dtype=np.float64)
+    to_go = torch.from_numpy(backwards[:, ::-1].astype(exact.dtype, order="C"))
+    return torch.where(mask, to_go.to(rewards.device), 0.0)

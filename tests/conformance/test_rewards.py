@@ -41,6 +41,16 @@ CASES = {
         "options": {"max_tokens": 4, "buffer": 2},
         "cases": (("22", 0.0), ("222", -0.5), ("2222", -1.0), ("22222", -1.0)),
     },
+    "code": {
+        "columns": {"prompt": "double it", "tests": [{"input": "2", "output": "4"}]},
+        "cases": (
+            ("```python\nprint(2 * int(input()))\n```", 1.0),
+            ("```python\nprint(5)\n```", 0.0),
+            ("4", 0.0),
+            ("", 0.0),
+        ),
+        "needs": ("tests",),
+    },
     "reasoning-gym": {
         "columns": {
             "prompt": "1 + 1 =",

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rlframe.ops import masked_mean, masked_var, masked_whiten
+from rlframe.ops.masked import local_total
 
 MASK = torch.tensor([[True, True, False], [True, False, True]])
 VALUES = torch.tensor([[1.0, 2.0, float("nan")], [3.0, float("inf"), 6.0]])
@@ -40,12 +41,37 @@ def test_sums_over_ranks_are_used():
         # What an all-reduce would give: each call sums the same expression over both halves.
         return totals.pop(0)
 
-    ones = torch.where(MASK, 1.0, 0.0).double().sum()
-    total = torch.where(MASK, VALUES, 0.0).double().sum()
-    squares = torch.where(MASK, (VALUES.double() - total / ones) ** 2, 0.0).sum()
+    inside = VALUES[MASK].double()
+    count, total = torch.tensor(4.0, dtype=torch.float64), inside.sum()
+    centred = inside - (total / count).float()
+    shared = [count, total, centred.sum(), centred.square().sum()]
     halves = []
     for row in range(2):
-        totals = [total, ones, total, ones, squares, ones]
+        totals = list(shared)
         halves.append(masked_whiten(VALUES[row : row + 1], MASK[row : row + 1], whole_total))
         assert not totals
     torch.testing.assert_close(torch.cat(halves), whole)
+
+
+def test_whiten_where_more_is_filled_than_counted():
+    got = masked_whiten(
+        VALUES[:, :1], MASK[:, :1] & torch.tensor([[True], [False]]), where=MASK[:, :1]
+    )
+    assert got.tolist() == [[0.0], [pytest.approx(2e4)]]
+
+
+def test_a_large_mean_costs_no_precision():
+    values = 1e4 + torch.linspace(-1, 1, 1001)[None]
+    white = masked_whiten(values, torch.ones_like(values, dtype=torch.bool)).double()
+    assert float(white.mean()) == pytest.approx(0, abs=1e-6)
+    assert float(white.var(correction=0)) == pytest.approx(1, abs=1e-6)
+
+
+def test_a_sum_of_many_small_numbers_is_exact():
+    values = torch.full((1000, 1001), 0.1)
+    mask = torch.ones_like(values, dtype=torch.bool)
+    assert float(local_total(values, mask)) == pytest.approx(
+        1001000 * float(values[0, 0]), rel=1e-12
+    )
+    assert float(local_total(mask, mask)) == 1001000
+    assert float(local_total(values.bfloat16(), mask)) == pytest.approx(1001000 * 0.1, rel=1e-2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,13 +28,15 @@ __all__ = ["RayRollout"]
 class RayRollout(RolloutEngine):
     """Spreads groups over replicas, each whole on one; the replica with fewest open requests.
 
-    It may be pickled before its first use, for a collector in a process of its own.
+    It may be pickled before its first use, for a collector in a process of its own; each copy is a
+    client of its own, to which its completions stream.
     """
 
-    def __init__(self, role: str, members: Sequence[Member], client: str) -> None:
+    def __init__(self, role: str, members: Sequence[Member]) -> None:
         self.config = self.spec = None  # type: ignore[assignment]
-        self._arguments = (role, tuple(members), client)
+        self._arguments = (role, tuple(members))
         self.role = role
+        client = uuid.uuid4().hex
         self.replicas = [Replica(role, member, f"{client}/{member.rank}") for member in members]
         self._where: dict[int, tuple[Replica, int]] = {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -70,7 +69,7 @@ class RayGroup(WorkerGroup):
 
     def client(self) -> RolloutEngine:
         """See :class:`WorkerGroup`."""
-        return RayRollout(self.role, self.crew.members, uuid.uuid4().hex)
+        return RayRollout(self.role, self.crew.members)
 
     def _opened(self, answers: Mapping[int, Any]) -> dict[int, Any]:
         opened = {}

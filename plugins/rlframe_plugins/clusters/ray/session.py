@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import sys
 import tempfile
 import uuid
@@ -17,6 +18,7 @@ from rlframe_plugins.clusters.ray.reaper import MARK, Reaper
 
 __all__ = ["Session", "runtime_env", "worker_environment"]
 
+_KNOCK_S = 5.0
 _LONGEST_FOLDER = 40
 """Characters; Ray puts sockets below it, whose paths may have 107."""
 
@@ -92,13 +94,21 @@ def _connect(address: str, options: dict[str, Any]) -> None:
     import ray
 
     try:
+        _knock(address)
         ray.init(address=address, **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(
             f"cluster.address={address}: no Ray cluster there ({first}). Start one with "
             "'ray start --head', or leave the address out for a local one"
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Raise OSError where nobody listens at ``host:port``: Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
 
 
 def _folder() -> Path:

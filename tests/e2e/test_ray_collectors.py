@@ -1,0 +1,128 @@
+"""Collectors in processes of their own: the same groups, the same clear errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rlframe
+from rlframe.errors import RewardError, RlframeError
+from tests.e2e.small import make_model, make_questions, options
+
+pytest.importorskip("ray")
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray():
+    """One Ray for the file, as when a notebook has started one."""
+    from rlframe_plugins.clusters.ray.session import Session, worker_environment
+
+    session = Session(logical_cpus=4, environment=worker_environment(1, one_node=True))
+    yield
+    session.close()
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    return make_model(folder / "model"), make_questions(folder / "questions.jsonl")
+
+
+def given(inputs, folder, name, **more):
+    sampled = {"name": "torch", "max_new_tokens": 6, "batch_invariant": True}
+    cluster = {"name": "ray", "call_timeout_s": 300.0, **more.pop("cluster", {})}
+    run = {"dir": str(folder), "name": name, "dump_rollouts": True, "samples_every": 0}
+    options_of = options(folder, *inputs, rollout=sampled, cluster=cluster, run=run)
+    return options_of | {"transfer": "ray"} | more
+
+
+def logged(run_dir: Path) -> list[dict]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def dumped(run_dir: Path) -> list[str]:
+    return [file.read_text() for file in sorted((run_dir / "rollouts").iterdir())]
+
+
+def test_two_collectors_find_what_one_in_the_controller_finds(inputs, tmp_path):
+    inline = {"cluster": {"name": "inline", "threads": 1}, "transfer": "inline"}
+    expected = rlframe.fit(**given(inputs, tmp_path, "inline") | inline).run_dir
+    found = rlframe.fit(**given(inputs, tmp_path, "ray", cluster={"collectors": 2})).run_dir
+    # The first step samples from equal weights; later ones from weights equal up to rounding.
+    assert dumped(found)[0] == dumped(expected)[0]
+    one, other = logged(expected)[-2], logged(found)[-2]
+    same = [n for n in one if n.startswith(("critic/", "reward/", "response_length/", "collect/"))]
+    assert len(same) > 8
+    assert {n: one[n] for n in same} == {n: other[n] for n in same}
+    assert other["actor/loss"] == pytest.approx(one["actor/loss"], abs=1e-5)
+
+
+def late_fault(response: str) -> float:
+    raise ZeroDivisionError(f"my reward met {response!r}")
+
+
+def kill_collector(response: str) -> float:
+    """As if the machine's memory had run out."""
+    os.kill(os.getpid(), 9)
+    return 0.0
+
+
+def test_a_fault_in_a_reward_is_the_same_clear_error(inputs, tmp_path):
+    with pytest.raises(RewardError, match="'late_fault' raised ZeroDivisionError: my reward met"):
+        rlframe.fit(**given(inputs, tmp_path, "fault", reward=late_fault))
+
+
+def test_a_dead_collector_is_an_error_that_names_it(inputs, tmp_path):
+    with pytest.raises(RlframeError, match=r"collector.*(died|dead|killed|ended)"):
+        rlframe.fit(**given(inputs, tmp_path, "dead", reward=kill_collector))
+
+
+SCRIPT = """
+import json, sys
+import rlframe
+from rlframe_algorithms.grpo import GRPO
+
+calls = []
+
+def mine(response):
+    calls.append(response)
+    return len(response) / 10
+
+class Mine(GRPO):
+    def accept(self, group):
+        return group.row.group_id % 2 == 1
+
+if __name__ == "__main__":
+    options = json.loads(sys.argv[1])
+    run = rlframe.fit(Mine(samples_per_prompt=2), reward=mine, **options)
+    print("called here:", len(calls))
+"""
+
+
+def test_functions_of_a_script_run_in_the_collectors(inputs, tmp_path):
+    own = {"collectors": 2, "logical_cpus": 4}
+    settings = given(inputs, tmp_path, "script", cluster=own)
+    del settings["reward"], settings["algo"]
+    script = tmp_path / "mine.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(script), json.dumps(settings)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "called here: 0" in done.stdout
+    lines = logged(tmp_path / "script")
+    assert lines[-1]["collect/refused_groups"] > 0
+    groups = {json.loads(line)["group_id"] for text in dumped(tmp_path / "script")
+              for line in text.splitlines()}  # fmt: skip
+    assert groups
+    assert all(group % 2 == 1 for group in groups)
