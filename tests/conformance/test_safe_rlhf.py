@@ -186,15 +186,18 @@ def learned(threshold, steps=60, **options):
 
 
 def test_the_constraint_is_met_where_reward_and_cost_conflict():
-    costly, free, weights = learned(0.3)
-    assert costly == pytest.approx(0.3, abs=0.12)
-    assert free > 0.8
-    assert max(weights) <= 5
-    assert min(weights[30:]) > 0.05
+    """Half of the costly tokens are allowed: the weight rises and falls about that."""
+    options = {"lambda_init": 0.5, "lambda_lr": 0.6, "lambda_max": 1.5, "cost_window": 64}
+    costly, free, weights = learned(0.5, 110, **options)
+    assert costly == pytest.approx(0.5, abs=0.15)
+    assert free > 0.9
+    assert max(weights) == pytest.approx(1.5)
+    assert min(weights[:40]) < 0.3
+    assert min(weights[-20:]) < 0.5
 
 
 def test_a_constraint_that_does_not_bind_lets_the_weight_go():
-    costly, free, weights = learned(1.5, lambda_lr=0.3)
+    costly, free, weights = learned(1.5, 90, lambda_lr=0.3)
     assert min(costly, free) > 0.8
     assert weights[-1] < 0.2
     assert weights[-1] < weights[0]

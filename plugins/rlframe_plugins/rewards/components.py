@@ -21,6 +21,12 @@ REWARDS = (
     ),
     Component(
         "reward",
+        "model",
+        "rlframe_plugins.rewards.model:ModelReward",
+        summary="score of a sequence classifier, its own tokenizer and template",
+    ),
+    Component(
+        "reward",
         "math",
         "rlframe_plugins.rewards.math:MathReward",
         requires=("math_verify",),
