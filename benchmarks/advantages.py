@@ -26,8 +26,11 @@ NEEDS = (
     "hydra-core",
     "numpy<2.4",
     "omegaconf",
+    "orjson",
     "packaging",
+    "ray",
     "tensordict",
+    "transformers",
 )
 """What importing ``verl.trainer.ppo.core_algos`` needs beside verl itself."""
 SIZES = {"gae": (1024, 4096), "reinforce++": (1024, 4096), "grpo": (512, 512)}
