@@ -158,6 +158,11 @@ class Algorithm:
         if config is not None and options:
             raise ConfigError(f"{type(self).__name__}: give a Config or options, not both")
         self.config = config if config is not None else self._made(options)
+        if self.offline and self.config.rollout_correction != "off":
+            raise ConfigError(
+                f"{type(self).__name__}: rollout_correction needs responses that a rollout engine "
+                "sampled; here the data writes them"
+            )
 
     @classmethod
     def _made(cls, options: Mapping[str, Any]) -> Any:

@@ -61,6 +61,18 @@ REWARDS = (
     ),
     Component(
         "reward",
+        "http",
+        "rlframe_plugins.rewards.remote:HttpReward",
+        summary="what a service of your own answers to the samples",
+    ),
+    Component(
+        "reward",
+        "judge",
+        "rlframe_plugins.rewards.judge:JudgeReward",
+        summary="score of a language model behind an OpenAI-compatible address",
+    ),
+    Component(
+        "reward",
         "code",
         "rlframe_plugins.rewards.code:CodeReward",
         summary="share of tests that the program in the response passes, in a sandbox",
