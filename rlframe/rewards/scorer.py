@@ -75,7 +75,8 @@ def load_reward(selected: Selected) -> Reward:
 class Scorer:
     """Fills ``reward`` and ``reward_parts`` of episodes.
 
-    ``timeout_s`` is the longest time of one reward for one group, in seconds. With
+    ``timeout_s`` is the longest time of one reward for one group, in seconds, but for a reward
+    that has limits of its own. With
     ``on_error='skip'`` an episode that a reward could not score leaves its group.
     """
 
@@ -166,7 +167,8 @@ class Scorer:
             if isinstance(one.reward, FunctionReward):
                 return await one.reward.outcomes(row, episodes, self.timeout_s)
             values = await self._loops[id(one)].run(
-                lambda: one.reward.score(row, episodes), self.timeout_s
+                lambda: one.reward.score(row, episodes),
+                None if one.reward.limits_itself else self.timeout_s,
             )
             if not isinstance(values, list) or len(values) != len(episodes):
                 found = len(values) if isinstance(values, list) else type(values).__name__

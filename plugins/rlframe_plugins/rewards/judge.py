@@ -40,6 +40,8 @@ class JudgeReward(Reward):
     questions are asked once.
     """
 
+    limits_itself = True
+
     @dataclass(frozen=True)
     class Config(ServiceConfig):
         """Options of the judge."""
@@ -66,7 +68,7 @@ class JudgeReward(Reward):
         """Sampling temperature of the judge, at least 0."""
         max_tokens: int = 512
         """Longest reply, tokens, at least 1."""
-        extra: Mapping[str, Any] = field(default_factory=dict)
+        extra: dict[str, Any] = field(default_factory=dict)
         """Further fields of the request, as the server knows them."""
         cache: str = ""
         """Folder that keeps replies from run to run; empty keeps them in memory only."""

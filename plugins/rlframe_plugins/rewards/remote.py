@@ -23,6 +23,8 @@ class HttpReward(Reward):
     number, a mapping of parts, null to abstain, or ``{"error": text}`` for a fault of that sample.
     """
 
+    limits_itself = True
+
     @dataclass(frozen=True)
     class Config(ServiceConfig):
         """Options of the remote reward."""
