@@ -64,6 +64,10 @@ def masked_whiten(
     counted = _inside(white, mask, filled)
     rest = _over_ranks(_sum(counted), total) / count
     squares = _over_ranks(_sum(counted * counted), total) / count
+    if not bool(torch.isfinite(squares)) and values.dtype != torch.float64:
+        # Too large to be squared in their own precision.
+        wide = masked_whiten(values.double(), mask, total, eps=eps, where=where)
+        return wide.to(values.dtype)
     scale = torch.rsqrt((squares - rest.square()).clamp(min=0) + eps)
     if bool(rest.abs() * scale > _NEGLIGIBLE):
         white.sub_(rest.to(values.dtype)).masked_fill_(~filled, 0.0)
