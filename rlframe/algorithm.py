@@ -158,6 +158,11 @@ class Algorithm:
         if config is not None and options:
             raise ConfigError(f"{type(self).__name__}: give a Config or options, not both")
         self.config = config if config is not None else self._made(options)
+        if self.offline and self.config.rollout_correction != "off":
+            raise ConfigError(
+                f"{type(self).__name__}: rollout_correction needs responses that a rollout engine "
+                "sampled; here the data writes them"
+            )
 
     @classmethod
     def _made(cls, options: Mapping[str, Any]) -> Any:
@@ -189,6 +194,10 @@ class Algorithm:
     def examples(self, row: Row) -> list[Example]:
         """The responses that an offline method reads from a dataset row."""
         raise NotImplementedError(f"{type(self).__name__} is offline and has no examples()")
+
+    def second_examples(self, row: Row) -> list[Example]:
+        """The responses in a row of ``data.second``, for a term with ``mask="second_mask"``."""
+        raise ConfigError(f"data.second: {type(self).__name__} has no term on a second data set")
 
     def accept(self, group: Group) -> bool:
         """Whether a collected group is learned from."""

@@ -38,6 +38,7 @@ from rlframe.record import Recorder
 from rlframe.requests import Row, Sampling
 from rlframe.rewards import Scorer
 from rlframe.roles import roles_of
+from rlframe.second_data import SecondData
 from rlframe.snapshot import SnapshotStore
 
 __all__ = [
@@ -108,6 +109,7 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
             checkpoint=connect_checkpoint(config, groups),
             recorder=_recorder(config, host, run_dir, callbacks, snapshots, validator),
             callbacks=callbacks,
+            second=SecondData.of(config, host, algorithm, tokenizer, sampling.max_new_tokens),
         )
     except BaseException:
         cluster.close()

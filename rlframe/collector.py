@@ -97,7 +97,8 @@ class Collector:
         stamped = [self._stamp(row, position, r) for position, r in enumerate(requests)]
         episodes = await _gather([self._play(row, request) for request in stamped])
         scored = await self._scorer.score(row, episodes)
-        unscored = not self._scorer.rewards  # a reward model scores them later, or nobody does
+        # A reward model scores them later, or nobody does.
+        unscored = not self._scorer.gives_rewards
         kept = [episode for episode in scored if unscored or episode.reward is not None]
         return Group(row, kept), len(episodes) - len(kept)
 

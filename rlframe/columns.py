@@ -68,6 +68,7 @@ _TABLE = (
     Column("costs", "B", "float32", "cost model", "one number a row"),
     Column("advantages", "BR", "float32", "algorithm", "per token"),
     Column("returns", "BR", "float32", "algorithm", "the critic's target, per token"),
+    Column("second_mask", "BR", "bool", "data", "response tokens of the second data set's rows"),
     Column("loss_mask", "BR", "bool", "algorithm", "response tokens that count in the loss"),
 )
 

@@ -37,6 +37,7 @@ from rlframe.together import infer_together, update_together
 
 if TYPE_CHECKING:
     from rlframe.record import Recorder
+    from rlframe.second_data import SecondData
 
 __all__ = ["Orchestrator", "Parts"]
 
@@ -58,6 +59,7 @@ class Parts:
     recorder: Recorder
     callbacks: CallbackList
     buffer: Buffer = field(default_factory=Buffer)
+    second: SecondData | None = None
 
 
 class Orchestrator:
@@ -90,9 +92,10 @@ class Orchestrator:
             drawn = self._fill(wanted)
             groups = self.buffer.take(wanted, self.version)
         batch = join_entries(groups)
+        second = self.parts.second
         self._figures |= batch_metrics(batch, groups) | drawn
         self.parts.recorder.collected(self.step + 1, groups)
-        return batch
+        return batch if second is None else second.join(batch)
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Score the batch, derive advantages, update every trained role."""
@@ -268,6 +271,7 @@ class Orchestrator:
             "version": self.version,
             "stream": self.stream.state_dict(),
             "buffer": self.buffer.state_dict(),
+            "second": self.parts.second.stream.state_dict() if self.parts.second else None,
             "kinds": {role.name: role.model for role in self._specs if role.trained},
             "algorithm": ask_mapping(self.algorithm, "state_dict"),
             "callbacks": self.parts.callbacks.state_dict(),
@@ -280,5 +284,7 @@ class Orchestrator:
         self.buffer.load_state_dict(
             state["buffer"], schema=self.parts.schema, transfer=self.parts.transfer
         )
+        if self.parts.second is not None:
+            self.parts.second.stream.load_state_dict(state["second"])
         ask(self.algorithm, "load_state_dict", state["algorithm"])
         self.parts.callbacks.load_state_dict(state["callbacks"])

@@ -9,65 +9,178 @@ from rlframe import Component, hookimpl
 RLFRAME_API_VERSION = 1
 
 _METHODS = (
-    ("grpo", "grpo:GRPO", "group-relative policy optimisation (2402.03300)"),
-    ("dr-grpo", "grpo:DrGRPO", "GRPO without std and length in a denominator (2503.20783)"),
-    ("dapo", "dapo:DAPO", "decoupled clip and dynamic sampling (2503.14476)"),
-    ("gspo", "gspo:GSPO", "one ratio a response, clipped (2507.18071)"),
-    ("cispo", "cispo:CISPO", "clipped weights, no token without gradient (2506.13585)"),
-    ("sapo", "sapo:SAPO", "a soft gate in place of the clip (2511.20347)"),
-    ("gmpo", "gmpo:GMPO", "geometric mean of clipped ratios (2507.20673)"),
-    ("gdpo", "gdpo:GDPO", "several rewards, each normalised apart (2601.05242)"),
-    ("dppo", "dppo:DPPO", "trust region by TV or KL of the sampled token (2602.04879)"),
-    ("topr", "topr:TOPR", "tapered off-policy REINFORCE (2503.14286)"),
-    ("reinforce", "reinforce:REINFORCE", "the plain policy gradient (Williams 1992)"),
-    ("rloo", "reinforce:RLOO", "REINFORCE with the others' mean as baseline (2402.14740)"),
-    ("remax", "reinforce:ReMax", "REINFORCE with the greedy response as baseline (2310.10505)"),
-    ("opo", "reinforce:OPO", "REINFORCE with the optimal baseline, on-policy (2505.23585)"),
-    ("gpg", "reinforce:GPG", "group policy gradient (2504.02546)"),
-    (
+    Component(
+        "algorithm",
+        "grpo",
+        "rlframe_algorithms.grpo:GRPO",
+        summary="group-relative policy optimisation (2402.03300)",
+    ),
+    Component(
+        "algorithm",
+        "dr-grpo",
+        "rlframe_algorithms.grpo:DrGRPO",
+        summary="GRPO without std and length in a denominator (2503.20783)",
+    ),
+    Component(
+        "algorithm",
+        "dapo",
+        "rlframe_algorithms.dapo:DAPO",
+        summary="decoupled clip and dynamic sampling (2503.14476)",
+    ),
+    Component(
+        "algorithm",
+        "gspo",
+        "rlframe_algorithms.gspo:GSPO",
+        summary="one ratio a response, clipped (2507.18071)",
+    ),
+    Component(
+        "algorithm",
+        "cispo",
+        "rlframe_algorithms.cispo:CISPO",
+        summary="clipped weights, no token without gradient (2506.13585)",
+    ),
+    Component(
+        "algorithm",
+        "sapo",
+        "rlframe_algorithms.sapo:SAPO",
+        summary="a soft gate in place of the clip (2511.20347)",
+    ),
+    Component(
+        "algorithm",
+        "gmpo",
+        "rlframe_algorithms.gmpo:GMPO",
+        summary="geometric mean of clipped ratios (2507.20673)",
+    ),
+    Component(
+        "algorithm",
+        "gdpo",
+        "rlframe_algorithms.gdpo:GDPO",
+        summary="several rewards, each normalised apart (2601.05242)",
+    ),
+    Component(
+        "algorithm",
+        "dppo",
+        "rlframe_algorithms.dppo:DPPO",
+        summary="trust region by TV or KL of the sampled token (2602.04879)",
+    ),
+    Component(
+        "algorithm",
+        "topr",
+        "rlframe_algorithms.topr:TOPR",
+        summary="tapered off-policy REINFORCE (2503.14286)",
+    ),
+    Component(
+        "algorithm",
+        "reinforce",
+        "rlframe_algorithms.reinforce:REINFORCE",
+        summary="the plain policy gradient (Williams 1992)",
+    ),
+    Component(
+        "algorithm",
+        "rloo",
+        "rlframe_algorithms.reinforce:RLOO",
+        summary="REINFORCE with the others' mean as baseline (2402.14740)",
+    ),
+    Component(
+        "algorithm",
+        "remax",
+        "rlframe_algorithms.reinforce:ReMax",
+        summary="REINFORCE with the greedy response as baseline (2310.10505)",
+    ),
+    Component(
+        "algorithm",
+        "opo",
+        "rlframe_algorithms.reinforce:OPO",
+        summary="REINFORCE with the optimal baseline, on-policy (2505.23585)",
+    ),
+    Component(
+        "algorithm",
+        "gpg",
+        "rlframe_algorithms.reinforce:GPG",
+        summary="group policy gradient (2504.02546)",
+    ),
+    Component(
+        "algorithm",
         "reinforce++",
-        "reinforce_plus_plus:REINFORCEPlusPlus",
-        "batch-normalised returns of tokens (2501.03262)",
+        "rlframe_algorithms.reinforce_plus_plus:REINFORCEPlusPlus",
+        summary="batch-normalised returns of tokens (2501.03262)",
     ),
-    (
+    Component(
+        "algorithm",
         "reinforce++-baseline",
-        "reinforce_plus_plus:REINFORCEPlusPlusBaseline",
-        "REINFORCE++ with the group's mean as baseline (2501.03262)",
+        "rlframe_algorithms.reinforce_plus_plus:REINFORCEPlusPlusBaseline",
+        summary="REINFORCE++ with the group's mean as baseline (2501.03262)",
     ),
-    ("sft", "sft:SFT", "supervised fine-tuning on responses that the data writes"),
-    ("ppo", "ppo:PPO", "proximal policy optimisation (1707.06347) with GAE and a critic"),
-    ("vapo", "vapo:VAPO", "PPO with length-adaptive GAE and a pre-trained critic (2504.05118)"),
-    (
+    Component(
+        "algorithm",
+        "sft",
+        "rlframe_algorithms.sft:SFT",
+        summary="supervised fine-tuning on responses that the data writes",
+    ),
+    Component(
+        "algorithm",
+        "ppo",
+        "rlframe_algorithms.ppo:PPO",
+        summary="proximal policy optimisation (1707.06347) with GAE and a critic",
+    ),
+    Component(
+        "algorithm",
+        "vapo",
+        "rlframe_algorithms.vapo:VAPO",
+        summary="PPO with length-adaptive GAE and a pre-trained critic (2504.05118)",
+    ),
+    Component(
+        "algorithm",
         "decoupled-ppo",
-        "decoupled_ppo:DecoupledPPO",
-        "PPO on data of older weights (2110.00641, 2505.24298)",
+        "rlframe_algorithms.decoupled_ppo:DecoupledPPO",
+        summary="PPO on data of older weights (2110.00641, 2505.24298)",
     ),
-    (
+    Component(
+        "algorithm",
         "clip-cov",
-        "clip_cov:ClipCov",
-        "GRPO without gradient at some tokens of high covariance (2505.22617)",
+        "rlframe_algorithms.clip_cov:ClipCov",
+        summary="GRPO without gradient at some tokens of high covariance (2505.22617)",
     ),
-    (
+    Component(
+        "algorithm",
         "kl-cov",
-        "kl_cov:KLCov",
-        "GRPO with a KL penalty at the tokens of highest covariance (2505.22617)",
+        "rlframe_algorithms.kl_cov:KLCov",
+        summary="GRPO with a KL penalty at the tokens of highest covariance (2505.22617)",
     ),
-    ("rm", "rm:RewardModel", "reward model from preference pairs (Bradley-Terry)"),
-    (
+    Component(
+        "algorithm",
+        "safe-rlhf",
+        "rlframe_algorithms.safe_rlhf:SafeRLHF",
+        summary="PPO under a limit on the mean cost (2310.12773)",
+    ),
+    Component(
+        "algorithm",
+        "rm",
+        "rlframe_algorithms.rm:RewardModel",
+        summary="reward model from preference pairs (Bradley-Terry)",
+    ),
+    Component(
+        "algorithm",
         "cost-model",
-        "cost_model:CostModel",
-        "cost model from pairs and safe or unsafe labels (2310.12773)",
+        "rlframe_algorithms.cost_model:CostModel",
+        summary="cost model from pairs and safe or unsafe labels (2310.12773)",
     ),
-    ("dpo", "dpo:DPO", "direct preference optimisation (2305.18290)"),
-    ("distill", "distill:Distill", "on-policy distillation from a teacher (2306.13649)"),
+    Component(
+        "algorithm",
+        "dpo",
+        "rlframe_algorithms.dpo:DPO",
+        summary="direct preference optimisation (2305.18290)",
+    ),
+    Component(
+        "algorithm",
+        "distill",
+        "rlframe_algorithms.distill:Distill",
+        summary="on-policy distillation from a teacher (2306.13649)",
+    ),
 )
-"""Name, where the class is in this package, and what it is."""
 
 
 @hookimpl
 def rlframe_components() -> Sequence[Component]:
     """Offer the algorithms."""
-    return tuple(
-        Component("algorithm", name, f"rlframe_algorithms.{place}", summary=summary)
-        for name, place, summary in _METHODS
-    )
+    return _METHODS

@@ -30,6 +30,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "optim": OptimConfig,
 }
 _KEYS = tuple(k for k in Config.__dataclass_fields__ if k != "default_role")
+_PART_KEYS = ("label", "weight", "when", "into")
 _ROLE_KEYS = ("model", "optim", "strategy", "pool")
 
 
@@ -246,13 +247,14 @@ class Assembly:
             slot = f"reward.parts.{index}"
             path = "reward" if self._one_reward else slot
             assert isinstance(part, dict)
-            own = {k: v for k, v in part.items() if k not in ("label", "weight", "when")}
+            own = {k: v for k, v in part.items() if k not in _PART_KEYS}
             reward = finish(self.slots[slot], own, path)
             label = convert(str, part["label"], f"{path}.label")
             weight = convert(float, part["weight"], f"{path}.weight")
             when = convert(dict[str, Any], part["when"], f"{path}.when")
             short = reward.name.rpartition(":")[2]
-            parts.append(RewardPart(label or short, reward, weight, when))
+            into = convert(str, part["into"], f"{path}.into")
+            parts.append(RewardPart(label or short, reward, weight, when, into))
         rest = {k: v for k, v in tree.items() if k != "parts"}
         config = build(RewardConfig, rest, "reward", parts=tuple(parts))
         assert isinstance(config, RewardConfig)

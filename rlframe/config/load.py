@@ -96,6 +96,7 @@ def _defaults(host: PluginHost, layers: Sequence[Tree]) -> list[Tree]:
         return []
     tree = read_yaml(path, DEFAULTS)
     tuned = _section(tree, "tuned")
+    tuned = merge(tuned, _brought(_section(tuned, "brings"), layers))
     tree = merge(tree, _brought(_section(tree, "brings"), layers))
     known = _spoken(tree, "model.path")
     said = [leaf for layer in layers if (leaf := _spoken(layer, "model.path")) is not None]

@@ -71,6 +71,7 @@ def _reward(reward: RewardConfig) -> dict[str, Any]:
             "label": part.label,
             "weight": part.weight,
             "when": _plain(part.when),
+            "into": part.into,
         }
         for part in reward.parts
     ]

@@ -25,6 +25,8 @@ class RewardPart:
     reward: Selected
     weight: float = 1.0
     when: Mapping[str, Any] = field(default_factory=dict)
+    into: str = ""
+    """Column that the part is written to, instead of being added to the reward ("costs")."""
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,10 @@ class DataConfig:
     """What happens to a longer prompt; what is dropped or cut is counted."""
     prompts_per_step: int = 16
     """Prompts whose groups make one batch, at least 1."""
+    second: str | None = None
+    """Dataset of written responses for methods with a term on them (ptx); null for none."""
+    second_per_prompt: int = 1
+    """Rows of the second dataset for each prompt of a step, at least 1."""
     max_refills: int = 20
     """Times that a step may draw again when groups were refused or failed, at least 0."""
     shuffle: bool = True
@@ -138,6 +142,7 @@ class DataConfig:
         check_range(self, "max_prompt_tokens", 1)
         check_range(self, "prompts_per_step", 1)
         check_range(self, "max_refills", 0)
+        check_range(self, "second_per_prompt", 1)
 
 
 @dataclass(frozen=True)

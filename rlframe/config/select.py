@@ -61,6 +61,7 @@ class Selector:
         tree: Tree = default_tree(config, source) if config is not None else {}
         if kind == "reward":
             shared = {"weight": Leaf(1.0, source), "when": Leaf({}, source)}
+            shared["into"] = Leaf("", source)
             tree = {"label": Leaf("", source, ""), **shared, **tree}
         core = _core_fields(config)
         given, notes = chosen.keep(lambda key: key in core)

@@ -92,10 +92,11 @@ def _check_rewards(config: Config, algorithm: Algorithm) -> None:
     written = [r.name for r in roles_of(config, algorithm) if "rewards" in r.outputs.values()]
     if not written:
         return
-    if config.reward.parts:
+    summands = [part.label for part in config.reward.parts if not part.into]
+    if summands:
         raise ConfigError(
             f"roles.{written[0]} writes the rewards, and so does reward "
-            f"'{config.reward.parts[0].label}': leave one of them out (reward=[]), or let the "
+            f"'{summands[0]}': leave one of them out (reward=[]), or let the "
             "reward 'model' score beside others"
         )
     if algorithm.accepts_by_reward:

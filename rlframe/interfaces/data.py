@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlframe.errors import RewardError
 from rlframe.requests import Completion, Episode, Request, Row
@@ -57,6 +57,8 @@ class Reward(ABC):
     """Scores finished episodes."""
 
     config: Any
+    limits_itself: ClassVar[bool] = False
+    """Whether its calls wait for their turn and end by limits of its own: no reward.timeout_s."""
 
     def __init__(self, config: Any = None) -> None:
         self.config = config

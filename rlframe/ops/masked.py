@@ -13,6 +13,9 @@ from torch import Tensor
 
 __all__ = ["Total", "local_total", "masked_mean", "masked_var", "masked_whiten"]
 
+_NEGLIGIBLE = 1e-7
+"""A shift of whitened values that float32 would not show."""
+
 Total = Callable[[Tensor, Tensor], Tensor]
 """From values and a bool mask of one shape to the sum where it is True: () float64."""
 
@@ -53,10 +56,34 @@ def masked_whiten(
     float64, of values from which a mean in their own precision is subtracted first.
     """
     filled = mask if where is None else where
-    count = total(mask, mask).clamp(min=1)
-    mean = total(values, mask) / count
-    centred = torch.where(filled, values - mean.to(values.dtype), 0.0)
-    rest = total(centred, mask) / count
-    spread = total(centred.square(), mask) / count - rest.square()
-    scale = torch.rsqrt(spread.clamp(min=0) + eps).to(values.dtype)
-    return torch.where(filled, (centred - rest.to(values.dtype)) * scale, 0.0)
+    count = _over_ranks(mask.count_nonzero(), total).clamp(min=1)
+    white = torch.where(filled, values, 0.0)
+    mean = _over_ranks(_sum(_inside(white, mask, filled)), total) / count
+    white.sub_(mean.to(values.dtype)).masked_fill_(~filled, 0.0)
+    # What rounding the mean to the values' precision left over.
+    counted = _inside(white, mask, filled)
+    rest = _over_ranks(_sum(counted), total) / count
+    squares = _over_ranks(_sum(counted * counted), total) / count
+    if not bool(torch.isfinite(squares)) and values.dtype != torch.float64:
+        # Too large to be squared in their own precision.
+        wide = masked_whiten(values.double(), mask, total, eps=eps, where=where)
+        return wide.to(values.dtype)
+    scale = torch.rsqrt((squares - rest.square()).clamp(min=0) + eps)
+    if bool(rest.abs() * scale > _NEGLIGIBLE):
+        white.sub_(rest.to(values.dtype)).masked_fill_(~filled, 0.0)
+    return white.mul_(scale.to(values.dtype))
+
+
+def _inside(values: Tensor, mask: Tensor, filled: Tensor) -> Tensor:
+    """Values that are 0 outside ``filled``, with 0 outside ``mask``."""
+    return values if filled is mask else torch.where(mask, values, 0.0)
+
+
+def _sum(values: Tensor) -> Tensor:
+    """The sum of (B, ...) or (n,): () float64, rows in their own precision by pairs."""
+    return values.sum(-1).double().sum() if values.dim() > 1 else values.double().sum()
+
+
+def _over_ranks(local: Tensor, total: Total) -> Tensor:
+    """This process's () number, summed as ``total`` sums: () float64."""
+    return total(local.double()[None], torch.ones(1, dtype=torch.bool, device=local.device))

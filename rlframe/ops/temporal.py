@@ -1,6 +1,7 @@
 """Generalised advantage estimation (1506.02438) over responses in which tools may speak.
 
-The recursion runs in float64 over the time axis, all rows at once, in tiles of tokens that are
+Rows without holes under one lambda take a product with a matrix of powers for each tile of tokens.
+Else the recursion runs in float64 over the time axis, all rows at once, in tiles that are
 transposed so that a step touches contiguous numbers.
 """
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from rlframe.ops.masked import masked_var
 
-__all__ = ["explained_variance", "gae", "outcome_rewards"]
+__all__ = ["explained_variance", "gae", "outcome_rewards", "suffix_sums"]
 
 _TILE = 64
 """Tokens that are transposed at a time."""
@@ -34,14 +35,17 @@ def gae(
     masked slots are skipped, their rewards and values (NaN too) are never read.
 
     Shapes: ``rewards``, ``values`` (B, R) float, ``mask`` (B, R) bool, ``lam`` a number or (B,),
-    one for each row. Computed in float64 on the CPU; dtype and device of ``values`` are kept.
+    one for each row. Sums over many tokens are carried in float64; dtype and device of ``values``
+    are kept.
     """
+    if isinstance(lam, float | int) and not _has_holes(mask):
+        return _by_blocks(rewards, values, mask, gamma, gamma * lam)
     inside = mask.cpu().numpy()
     r, v = (x.detach().cpu().numpy() for x in (rewards, values))
     shrink = np.broadcast_to(gamma * np.asarray(torch.as_tensor(lam).double()), inside.shape[:1])
     advantages, returns = np.zeros(v.shape, v.dtype), np.zeros(v.shape, v.dtype)
     after, carry = np.zeros(len(v)), np.zeros(len(v))
-    step = _through_holes if _has_holes(inside) else _without_holes
+    step = _through_holes if _has_holes(mask) else _without_holes
     for start in range((v.shape[1] - 1) // _TILE * _TILE, -1, -_TILE):
         part = slice(start, start + _TILE)
         chosen = inside[:, part]
@@ -54,10 +58,44 @@ def gae(
     return torch.from_numpy(advantages).to(where), torch.from_numpy(returns).to(where)
 
 
-def _has_holes(inside: NDArray[np.bool_]) -> bool:
-    """Whether a row has a False slot between True ones."""
-    starts = (inside[:, 1:] > inside[:, :-1]).sum(1) + inside[:, :1].sum(1)
-    return bool(starts.max(initial=0) > 1)
+def _has_holes(mask: Tensor) -> bool:
+    """Whether a row has a False slot between True ones: more rising edges than rows."""
+    edges = (mask[:, 1:] & ~mask[:, :-1]).count_nonzero() + mask[:, :1].count_nonzero()
+    return bool(edges > mask.any(1).count_nonzero())
+
+
+def _by_blocks(
+    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, decay: float
+) -> tuple[Tensor, Tensor]:
+    """:func:`gae` of rows without holes under one lambda."""
+    v = torch.where(mask, values, 0.0)
+    delta = torch.where(mask, rewards, 0.0).to(v.dtype).sub_(v)
+    delta[:, :-1].add_(v[:, 1:], alpha=gamma)
+    advantages = suffix_sums(delta, decay).masked_fill_(~mask, 0.0)
+    return advantages, v.add_(advantages)
+
+
+def suffix_sums(x: Tensor, decay: float) -> Tensor:
+    """``sum over k >= t of decay^(k - t) x_k``: (B, R) -> (B, R), dtype and device kept.
+
+    Blocks of 64 tokens by a matrix of powers, what follows a block in float64.
+    """
+    rows, width = x.shape
+    if not x.numel():
+        return x.clone()
+    padded = torch.nn.functional.pad(x, (0, -width % _TILE)) if width % _TILE else x
+    blocks = padded.reshape(rows, -1, _TILE)
+    step = torch.arange(_TILE, dtype=torch.float64, device=x.device)
+    ahead = step[:, None] - step
+    powers = torch.where(ahead >= 0, decay ** ahead.clamp(min=0), 0.0).to(x.dtype)
+    inside = blocks @ powers
+    first = inside[..., 0].double().T.contiguous()
+    later = torch.zeros_like(first)
+    for k in range(len(first) - 2, -1, -1):
+        later[k] = first[k + 1] + decay**_TILE * later[k + 1]
+    reach = (decay ** (_TILE - step)).to(x.dtype)
+    inside.addcmul_(later.T.to(x.dtype)[..., None], reach)
+    return inside.reshape(rows, -1)[:, :width]
 
 
 def _without_holes(

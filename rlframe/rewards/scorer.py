@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ class WeightedReward:
     reward: Reward
     weight: float = 1.0
     when: Mapping[str, Any] = field(default_factory=dict)
+    into: str = ""
+    """Column of the episode that it is written to, instead of being a summand."""
 
     def fits(self, columns: Mapping[str, Any]) -> bool:
         """Whether a row has a wanted value in every column of ``when``. Raises RewardError."""
@@ -72,7 +75,8 @@ def load_reward(selected: Selected) -> Reward:
 class Scorer:
     """Fills ``reward`` and ``reward_parts`` of episodes.
 
-    ``timeout_s`` is the longest time of one reward for one group, in seconds. With
+    ``timeout_s`` is the longest time of one reward for one group, in seconds, but for a reward
+    that has limits of its own. With
     ``on_error='skip'`` an episode that a reward could not score leaves its group.
     """
 
@@ -93,9 +97,15 @@ class Scorer:
     def from_config(cls, config: RewardConfig) -> Scorer:
         """The rewards that a config names, loaded."""
         rewards = [
-            WeightedReward(p.label, load_reward(p.reward), p.weight, p.when) for p in config.parts
+            WeightedReward(p.label, load_reward(p.reward), p.weight, p.when, p.into)
+            for p in config.parts
         ]
         return cls(rewards, on_error=config.on_error, timeout_s=config.timeout_s)
+
+    @property
+    def gives_rewards(self) -> bool:
+        """Whether any part is a summand of the outcome reward."""
+        return any(not one.into for one in self.rewards)
 
     def check(self, columns: Mapping[str, Any]) -> None:
         """Try a row. Raises RewardError where a reward for it needs a column that it lacks."""
@@ -157,7 +167,8 @@ class Scorer:
             if isinstance(one.reward, FunctionReward):
                 return await one.reward.outcomes(row, episodes, self.timeout_s)
             values = await self._loops[id(one)].run(
-                lambda: one.reward.score(row, episodes), self.timeout_s
+                lambda: one.reward.score(row, episodes),
+                None if one.reward.limits_itself else self.timeout_s,
             )
             if not isinstance(values, list) or len(values) != len(episodes):
                 found = len(values) if isinstance(values, list) else type(values).__name__
@@ -182,9 +193,12 @@ class Scorer:
                 found = as_parts(value, one.label)
             except NotAReward as error:
                 raise RewardError(self._tell(one, error, row, episode)) from error
-            if found:
-                total = (total or 0.0) + one.weight * sum(found.values())
-                parts |= found
+            weighted = one.weight * sum(found.values())
+            if one.into:
+                episode.columns[one.into] = weighted if found else math.nan
+            elif found:
+                total = (total or 0.0) + weighted
+            parts |= found
         if total is not None and not abs(total) <= LARGEST:
             raise RewardError(
                 f"the weighted sum of the rewards is {total}, not a finite number (of 32 bits): "

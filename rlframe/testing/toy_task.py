@@ -134,11 +134,12 @@ class ToyTask:
     # --- learning -----------------------------------------------------------------------------
 
     def _learn(self, batch: Batch, metrics: dict[str, float]) -> None:
-        batch.scalars = dict(self.algorithm.scalars())
         for role in self.algorithm.scorers():
             with torch.no_grad():
                 out = self._outputs(role, batch.to_tensordict(), tuple(role.outputs))
             batch = batch.add({column: out.get(n) for n, column in role.outputs.items()})
+        self.algorithm.scored(batch)
+        batch.scalars = dict(self.algorithm.scalars())
         batch = batch.add(checked_columns(self.algorithm, batch))
         for role in self._roles:
             if role.trained and self._steps >= role.from_step:

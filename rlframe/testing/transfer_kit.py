@@ -86,6 +86,31 @@ class TransferKit:
             _assert_same(packed, self.columns()[name].take(rows), name)
         assert engine.get([]) == []
 
+    def test_views_of_a_block_read_alike(self, engine: TransferEngine) -> None:
+        """Some rows of a block, in any order and repeated, none; a view of a view, beside others.
+
+        A batch of narrowed handles reads like the whole one.
+        """
+        columns = self.columns()
+        handles = engine.put(columns)
+        outer, inner = np.array([4, 1, 1, 3, 0], np.int64), np.array([3, 0, 2, 2], np.int64)
+        last, none = np.array([2, 0], np.int64), np.zeros(0, np.int64)
+        for name, packed in columns.items():
+            view = handles[name].view(outer)
+            deeper = view.view(inner)
+            empty = handles[name].view(none)
+            assert (view.rows, deeper.rows, empty.rows) == (5, 4, 0)
+            pieces = [(view, last), (handles[name], last), (deeper, last), (empty, none)]
+            found = engine.fetch(pieces)
+            wanted = [outer[last], last, outer[inner][last], none]
+            for one, rows in zip(found, wanted, strict=True):
+                _assert_same(one, packed.take(rows), name)
+        batch = Batch.from_columns(columns, transfer=engine)
+        whole, part = batch.take(outer), batch.take(outer).narrow().take(inner).narrow()
+        assert np.array_equal(part.lengths("response_ids"), whole.lengths("response_ids")[inner])
+        for name in columns:
+            _assert_same(part.packed(name), columns[name].take(outer[inner]), name)
+
     def test_handles_carry_what_is_small(self, engine: TransferEngine) -> None:
         """Column, rows, lengths and values of numbers a row; never ragged values."""
         for name, handle in engine.put(self.columns()).items():

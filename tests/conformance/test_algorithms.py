@@ -10,7 +10,12 @@ from rlframe.algorithm import REDUCTIONS
 from rlframe.host.host import current_host
 from rlframe.testing.algorithm_kit import AlgorithmKit
 from rlframe.testing.pair_kit import PairKit
-from tests.conformance import critic_free, distill_references, preference_references
+from tests.conformance import (
+    critic_free,
+    critic_references,
+    distill_references,
+    preference_references,
+)
 from tests.conformance.critic_free import k3_plus, plain_reduction
 
 
@@ -30,6 +35,7 @@ BASES = {
     "sft": SFTReference,
     **preference_references.REFERENCES,
     "distill": distill_references.DistillReference,
+    **critic_references.REFERENCES,
 }
 
 VARIANTS = {
@@ -37,6 +43,7 @@ VARIANTS = {
     "sft": {"near": {"kl_coef": 0.02}, "epochs": {"epochs": 2, "minibatch_prompts": 1}},
     **preference_references.VARIANTS,
     "distill": distill_references.VARIANTS,
+    **critic_references.VARIANTS,
 }
 """Further options of our own methods, each a class of its own."""
 

@@ -10,6 +10,7 @@ from rlframe.host.resolve import resolve
 from rlframe.interfaces.data import Reward
 from rlframe.rewards import FunctionReward
 from rlframe.testing.reward_kit import RewardKit
+from tests.unit.plugins.rewards.local_server import LocalServer, completion
 
 HOST = PluginHost().load()
 
@@ -51,6 +52,16 @@ CASES = {
         ),
         "needs": ("tests",),
     },
+    "http": {
+        "options": {"url": "{url}", "columns": ("answer",), "batch": 2},
+        "cases": (("2", 1.0), ("3", 0.0), ("", 0.0)),
+        "needs": ("answer",),
+    },
+    "judge": {
+        "options": {"base_url": "{url}", "model": "m", "template": "{response}|{answer}"},
+        "cases": (("2", 1.0), ("3", 0.0), ("", 0.0)),
+        "needs": ("answer",),
+    },
     "reasoning-gym": {
         "columns": {
             "prompt": "1 + 1 =",
@@ -64,19 +75,34 @@ CASES = {
 """What each registered reward is tried on."""
 
 
+def answer(body, number):
+    """A service that compares, and a judge that does."""
+    if "samples" in body:
+        return 200, {}, [float(s["response"] == s["answer"]) for s in body["samples"]]
+    response, _, right = body["messages"][0]["content"].partition("|")
+    return completion(f"Score: {10 if response == right else 0}")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalServer(answer) as server:
+        yield server
+
+
 def test_every_registered_reward_is_tried():
     assert set(CASES) == set(HOST.components("reward"))
 
 
 class TestRegistered(RewardKit):
     @pytest.fixture(autouse=True, params=sorted(CASES))
-    def _choose(self, request):
+    def _choose(self, request, server):
         hint = missing_hint(HOST.find("reward", request.param))
         if hint:
             pytest.skip(hint)
         self.kind = resolve(HOST, "reward", request.param).value
         for name, value in {"options": {}, **CASES[request.param]}.items():
             setattr(self, name, value)
+        self.options = {n: server.url if v == "{url}" else v for n, v in self.options.items()}
 
     def make(self) -> Reward:
         return self.kind(self.kind.Config(**self.options))

@@ -98,14 +98,11 @@ DESCRIPTIVE = ("reward", "dataset", "logger", "callback")
 
 @cache
 def component_names() -> frozenset[str]:
-    """Names that the four packages register, read from their source."""
-    names: set[str] = set()
-    for folder in PACKAGES.values():
-        for node in ast.walk(parsed(folder / "plugin.py")):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Component":
-                kind, name = (ast.literal_eval(argument) for argument in node.args[:2])
-                if kind not in DESCRIPTIVE:
-                    names.add(name)
+    """Names that the four packages register."""
+    from rlframe.host.host import current_host
+
+    found = (component for info in current_host().plugins for component in info.components)
+    names = {one.name for one in found if one.kind not in DESCRIPTIVE}
     assert {"grpo", "fsdp", "torch"} <= names
     return frozenset(names)
 

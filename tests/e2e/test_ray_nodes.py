@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -70,10 +70,9 @@ def test_with_wait_s_a_node_that_comes_later_is_used(nodes):
         pool, need = ResourcePool("train", 1, 4), Need("CPU", 0.5)
         with pytest.raises(ConfigError, match=r"train 1 x 4 .*2 nodes"):
             wait_for_room([pool], need, 0.0)
-        later = threading.Timer(1.0, nodes.add_node, kwargs={"num_cpus": 2})
-        later.start()
-        chosen = wait_for_room([pool], need, 120.0)
-        later.join()
-        assert len(chosen["train"]) == 1
+        with ThreadPoolExecutor(1) as beside:
+            waiting = beside.submit(wait_for_room, [pool], need, 120.0)
+            nodes.add_node(num_cpus=2)
+            assert len(waiting.result()["train"]) == 1
     finally:
         session.close()

@@ -9,6 +9,7 @@ import torch
 from rlframe import Algorithm
 from rlframe.advantages import checked_columns, columns_read
 from rlframe.algorithm import Output
+from rlframe.errors import ConfigError
 from rlframe.loss import count_denominators, loss_share
 from rlframe.testing.algorithm_cases import RowCase, make_case
 from rlframe.testing.simulated_update import micro_of
@@ -102,6 +103,15 @@ def test_rejection_meets_the_methods_own_mask(own, kept):
     given = {"rollout_logprobs": ROLLOUT.log(), "old_logprobs": OLD.log()}
     scored = make_case(method, ROWS, given=given).scored
     assert checked_columns(method, scored)["loss_mask"].padded()[:2].tolist() == kept
+
+
+def test_responses_that_the_data_writes_have_no_sampler():
+    class Written(Plain):
+        offline = True
+
+    with pytest.raises(ConfigError, match="the data writes them"):
+        Written(rollout_correction="truncate")
+    assert Written().config.rollout_correction == "off"
 
 
 @pytest.mark.parametrize(

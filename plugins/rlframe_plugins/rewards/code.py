@@ -43,6 +43,8 @@ class CodeReward(Reward):
     hostile program and what does not. A response without a block of Python gets 0.
     """
 
+    limits_itself = True
+
     @dataclass(frozen=True)
     class Config:
         """Options of the code reward."""

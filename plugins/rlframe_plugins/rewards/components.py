@@ -21,6 +21,12 @@ REWARDS = (
     ),
     Component(
         "reward",
+        "model",
+        "rlframe_plugins.rewards.model:ModelReward",
+        summary="score of a sequence classifier, its own tokenizer and template",
+    ),
+    Component(
+        "reward",
         "math",
         "rlframe_plugins.rewards.math:MathReward",
         requires=("math_verify",),
@@ -52,6 +58,18 @@ REWARDS = (
         requires=("reasoning_gym",),
         extra="reasoning-gym",
         summary="score of the reasoning-gym task that made the row",
+    ),
+    Component(
+        "reward",
+        "http",
+        "rlframe_plugins.rewards.remote:HttpReward",
+        summary="what a service of your own answers to the samples",
+    ),
+    Component(
+        "reward",
+        "judge",
+        "rlframe_plugins.rewards.judge:JudgeReward",
+        summary="score of a language model behind an OpenAI-compatible address",
     ),
     Component(
         "reward",

@@ -75,3 +75,11 @@ def test_a_sum_of_many_small_numbers_is_exact():
     )
     assert float(local_total(mask, mask)) == 1001000
     assert float(local_total(values.bfloat16(), mask)) == pytest.approx(1001000 * 0.1, rel=1e-2)
+
+
+@pytest.mark.parametrize("size", [1e30, 3e38])
+def test_values_whose_squares_are_beyond_float32_are_whitened(size):
+    values = size * torch.tensor([[1.0, -1.0, 0.5, -0.5]]).repeat(3, 1)
+    white = masked_whiten(values, torch.ones_like(values, dtype=torch.bool))
+    assert white.dtype == torch.float32
+    torch.testing.assert_close(white, masked_whiten(values / size, torch.ones(3, 4) > 0))

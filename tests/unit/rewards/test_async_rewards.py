@@ -187,3 +187,14 @@ def test_an_error_in_place_of_a_value_is_that_of_its_episode():
     scorer = Scorer([WeightedReward("f", Own())], on_error="skip")
     assert asyncio.run(texts(scorer, "a", "bad", "b")) == ["a", "b"]
     assert "failed: no" in scorer.take_fault()
+
+
+def test_one_that_limits_itself_has_no_other_limit():
+    class Own(Reward):
+        limits_itself = True
+
+        async def score(self, row, episodes):
+            await asyncio.sleep(0.3)
+            return [1.0 for _ in episodes]
+
+    assert asyncio.run(texts(scorer_of(Own(), timeout_s=0.01), "a")) == ["a"]

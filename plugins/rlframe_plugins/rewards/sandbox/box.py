@@ -140,7 +140,7 @@ def _in_folders(request: dict[str, Any], in_folder: Any, uid: int) -> None:
     below = Tree()
     deadline = time.monotonic() + request["limits"]["total_s"]
     for test in request["tests"]:
-        folder = tempfile.mkdtemp(prefix="rlframe-code-")
+        folder = tempfile.mkdtemp(prefix=f"rlframe-code-{os.getppid()}-", dir=request["folder"])
         try:
             if uid:
                 os.chown(folder, uid, uid)

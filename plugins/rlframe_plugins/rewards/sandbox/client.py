@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import sys
+import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,6 +65,7 @@ async def run_tests(
         "limits": dataclasses.asdict(limits),
         "command": _interpreter(packages),
         "readable": _folders(packages),
+        "folder": tempfile.gettempdir(),
         "tests": [dataclasses.asdict(test) for test in tests],
     }
     process = await _start()

@@ -8,6 +8,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def run(way):
         return outcomes if len(outcomes) > 1 else outcomes[0]
 
     yield run
-    assert list(Path("/tmp").glob("rlframe-code-*")) == []
+    assert list(Path(tempfile.gettempdir()).glob(f"rlframe-code-{os.getpid()}-*")) == []
 
 
 def left(mark):

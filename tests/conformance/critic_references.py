@@ -7,6 +7,7 @@ import math
 import torch
 
 from rlframe.testing.algorithm_kit import AlgorithmKit
+from tests.conformance.critic_free import plain_reduction
 
 
 def mean_over(values, mask):
@@ -93,61 +94,21 @@ class CriticReference(AlgorithmKit):
             else:
                 weight = weight.clamp(max=config.rollout_cap)
             loss = loss * weight
-        total = mean_over(loss, mask)
+        total = plain_reduction(loss, mask, config.reduction)
         if config.entropy_coef:
-            total -= config.entropy_coef * mean_over(outputs["entropy"], mask)
+            total -= config.entropy_coef * plain_reduction(
+                outputs["entropy"], mask, config.reduction
+            )
         if getattr(config, "nll_coef", 0):
             right = mask & (columns["rewards"] >= config.correct_reward)[:, None]
             total -= config.nll_coef * mean_over(logp, right)
         return total
 
 
-class TestPPO(CriticReference):
-    name = "ppo"
+class VAPOReference(CriticReference):
+    """Two tokens make lambda 0: the likelihood of right answers alone teaches the toy's first."""
 
-
-class TestPPOWithEverything(CriticReference):
-    name = "ppo"
-    options = {
-        "gamma": 0.9,
-        "gae_lambda": 0.8,
-        "critic_lambda": 0.6,
-        "clip_ratio_high": 0.28,
-        "dual_clip": 1.5,
-        "value_clip": None,
-        "whiten": False,
-        "entropy_coef": 0.01,
-        "kl_reward_coef": 0.05,
-        "minibatch_prompts": 2,
-    }
-
-
-class TestPPOOfVCPPO(CriticReference):
-    name = "ppo"
-    options = {"critic_lambda": 1.0, "critic_warmup": 4, "warmup_returns": "monte-carlo"}
-
-
-class TestPPOMasked(CriticReference):
-    name = "ppo"
-    options = {"rollout_correction": "mask", "epochs": 1}
-
-
-class TestVAPO(CriticReference):
-    name = "vapo"
-
-
-class TestVAPOOfShortResponses(CriticReference):
-    name = "vapo"
-    options = {"length_alpha": 0.4, "critic_warmup": 0, "gamma": 0.95}
-
-
-class TestDecoupledPPO(CriticReference):
-    name = "decoupled-ppo"
-
-
-class TestDecoupledPPOMasked(CriticReference):
-    name = "decoupled-ppo"
-    options = {"rollout_correction": "mask", "rollout_low": 0.0, "rollout_high": 2.0}
+    toy_steps = 60
 
 
 # --- covariance -----------------------------------------------------------------------------------
@@ -177,16 +138,7 @@ class ClipCovReference(AlgorithmKit):
         drawn = mask & (cov > config.cov_low) & (cov < config.cov_high) & ~held
         assert int(drawn.sum()) <= count_of(config.cov_share, mask)
         assert drawn.any() == (config.cov_low < 1)
-        return mean_over(torch.where(drawn, 0.0, loss), mask)
-
-
-class TestClipCov(ClipCovReference):
-    name = "clip-cov"
-
-
-class TestClipCovOfMany(ClipCovReference):
-    name = "clip-cov"
-    options = {"cov_share": 0.5, "cov_low": 0.1, "epochs": 2, "minibatch_prompts": 2}
+        return plain_reduction(torch.where(drawn, 0.0, loss), mask, config.reduction)
 
 
 class KLCovReference(AlgorithmKit):
@@ -199,13 +151,39 @@ class KLCovReference(AlgorithmKit):
         top = mask & (cov >= threshold)
         assert int(top.sum()) == count_of(config.cov_share, mask)
         loss = loss + config.cov_kl_coef * torch.where(top, (logp - old).abs(), 0.0)
-        return mean_over(loss, mask)
+        return plain_reduction(loss, mask, config.reduction)
 
 
-class TestKLCov(KLCovReference):
-    name = "kl-cov"
+REFERENCES = {
+    "ppo": CriticReference,
+    "vapo": VAPOReference,
+    "decoupled-ppo": CriticReference,
+    "clip-cov": ClipCovReference,
+    "kl-cov": KLCovReference,
+}
 
-
-class TestKLCovOfMany(KLCovReference):
-    name = "kl-cov"
-    options = {"cov_share": 0.4, "cov_kl_coef": 0.5, "epochs": 2, "minibatch_prompts": 2}
+VARIANTS = {
+    "ppo": {
+        "everything": {
+            "gamma": 0.9,
+            "gae_lambda": 0.8,
+            "critic_lambda": 0.6,
+            "clip_ratio_high": 0.28,
+            "dual_clip": 1.5,
+            "value_clip": None,
+            "whiten": False,
+            "entropy_coef": 0.01,
+            "kl_reward_coef": 0.05,
+            "minibatch_prompts": 2,
+        },
+        "vc-ppo": {"critic_lambda": 1.0, "critic_warmup": 4, "warmup_returns": "monte-carlo"},
+        "masked": {"rollout_correction": "mask", "epochs": 1},
+    },
+    "vapo": {"short": {"length_alpha": 0.4, "critic_warmup": 0, "gamma": 0.95}},
+    "decoupled-ppo": {
+        "masked": {"rollout_correction": "mask", "rollout_low": 0.0, "rollout_high": 2.0}
+    },
+    "clip-cov": {"many": {"cov_share": 0.5, "cov_low": 0.1, "epochs": 2, "minibatch_prompts": 2}},
+    "kl-cov": {"many": {"cov_share": 0.4, "cov_kl_coef": 0.5, "epochs": 2, "minibatch_prompts": 2}},
+}
+"""Further options of our own methods, each a class of its own."""
