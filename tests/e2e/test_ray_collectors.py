@@ -12,6 +12,7 @@ import pytest
 
 import rlframe
 from rlframe.errors import RewardError, RlframeError
+from rlframe.interfaces.loop import Sampler, Scheduler
 from tests.e2e.small import make_model, make_questions, options
 
 pytest.importorskip("ray")
@@ -126,3 +127,76 @@ def test_functions_of_a_script_run_in_the_collectors(inputs, tmp_path):
               for line in text.splitlines()}  # fmt: skip
     assert groups
     assert all(group % 2 == 1 for group in groups)
+
+
+def test_what_the_driver_reads_does_not_grow_with_the_responses(inputs, tmp_path):
+    """Exactly: the same numbers of rows, whose lengths and summaries are all that it reads."""
+    read, tokens = {}, {}
+    algo = {"name": "grpo", "samples_per_prompt": 2, "kl_coef": 0.01, "epochs": 2}
+    for count in (4, 16):
+        rollout = {"name": "torch", "max_new_tokens": count, "min_new_tokens": count}
+        settings = given(inputs, tmp_path, f"t{count}")
+        settings |= {"rollout": rollout, "algo": algo}
+        settings["run"]["dump_rollouts"] = False
+        run_dir = rlframe.fit(**settings).run_dir
+        lines = [line for line in logged(run_dir) if "perf/driver_bytes" in line]
+        read[count] = [line["perf/driver_bytes"] for line in lines]
+        tokens[count] = [line["perf/total_num_tokens"] for line in lines]
+    assert read[4] == read[16]
+    assert len(read[4]) == 2
+    assert all(0 < number < 8 * 200 for number in read[4]), "rows x what is known of a row"
+    assert all(long > 2 * short for short, long in zip(tokens[4], tokens[16], strict=True))
+
+
+class FromBothEnds(Sampler):
+    """The newest, then the oldest: groups of one block are learned from in different steps."""
+
+    def choose(self, waiting, count, version):
+        order = sorted(range(len(waiting)), key=lambda i: waiting[i].group_id)
+        return order[:count] if version % 2 else order[-count:]
+
+
+class Surplus(Scheduler):
+    """Draws more than a step takes; what waits after a step can be read, all else is freed."""
+
+    def run(self, orchestrator):
+        orchestrator.buffer._sampler = FromBothEnds()
+        seen = {}
+        while not orchestrator.done:
+            rows = orchestrator.stream.draw(4)
+            found = orchestrator.parts.collector.collect(rows).result()
+            orchestrator.buffer.put(found.accepted)
+            batch = orchestrator.collect()
+            seen |= {handle.key: handle for handle in batch.handles()}
+            metrics = orchestrator.learn(batch)
+            orchestrator.publish()
+            waiting = list(orchestrator.buffer)
+            alive = {handle.key for group in waiting for handle in group.batch.handles()}
+            for group in waiting:
+                texts = group.batch.packed("response_text")
+                assert len(group.batch.packed("response_ids")) == len(texts) == group.rows
+            stored = {key: one.ref.object for key, one in seen.items() if one.ref is not None}
+            gone = {key for key, block in stored.items() if block is None}
+            assert {key for key in stored if key not in alive} == gone
+            counted = {"refused": found.refused, "waiting": waiting, "gone": gone}
+            yield metrics | {name: float(len(those)) for name, those in counted.items()}
+
+
+def right_half(response: str) -> float:
+    """Right or wrong, so that dapo refuses groups in which all are alike."""
+    return float(sum(character in "abcdefghijklm" for character in response) >= 3)
+
+
+def test_blocks_that_waiting_groups_share_are_kept_until_the_last_is_learned(inputs, tmp_path):
+    algo = {"name": "dapo", "samples_per_prompt": 4}
+    where = {"name": "tests.e2e.test_ray_collectors:Surplus"}
+    more = {"algo": algo, "scheduler": where, "steps": 6, "reward": right_half}
+    more |= {"data.prompts_per_step": 2, "data.max_refills": 30}
+    lines = logged(rlframe.fit(**given(inputs, tmp_path, "dapo", **more)).run_dir)
+    steps = [line for line in lines if "waiting" in line]
+    assert len(steps) == 6
+    assert sum(line["refused"] for line in steps) > 0
+    assert max(line["waiting"] for line in steps) > 0
+    gone = [line["gone"] for line in steps]
+    assert gone == sorted(gone)
+    assert gone[-1] > gone[0], gone

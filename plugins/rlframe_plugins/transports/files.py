@@ -1,7 +1,9 @@
-"""Weights through files that both pools see: shared memory of one machine, or a shared folder."""
+"""Weights through files that both pools see: memory of one machine, or a shared folder."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import tempfile
 import zlib
@@ -31,9 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DiskTransport", "FileReceipt", "SharedMemoryTransport"]
 
-_SHM = Path("/dev/shm")
 _sent: dict[tuple[str, int], tuple[int, list[NDArray[Any]]]] = {}
 """On a trainer, by transport and rank: the version staged last, and its elements by bucket."""
+_open: dict[tuple[str, int], list[int]] = {}
+"""On a trainer, by transport and rank: descriptors of the files in memory staged last."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,6 @@ class DiskTransport(Transport):
         self, plan: Plan, rank: int, version: int, views: Mapping[str, Tensor], *, full: bool
     ) -> Any:
         """See :class:`Transport`."""
-        Path(self._folder).mkdir(parents=True, exist_ok=True, mode=0o700)
         base, before = _sent.pop((self.key, rank), (None, []))
         receipts, elements = [], []
         for number, parts in enumerate(buckets(plan, rank, self.config.bucket_mib * 2**20)):
@@ -118,6 +120,13 @@ class DiskTransport(Transport):
         """See :class:`Transport`."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _keep(self, rank: int, name: str, body: Any) -> str:
+        """Write a file; its path."""
+        folder = Path(self._folder)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / name).write_bytes(body)
+        return str(folder / name)
+
     def _write(
         self,
         rank: int,
@@ -129,13 +138,12 @@ class DiskTransport(Transport):
         old: NDArray[Any] | None,
     ) -> FileReceipt:
         data = self._codec.encode(bits, old) if self._codec is not None else None
-        path = Path(self._folder) / f"v{version}-r{rank}-{number}.bin"
         body: Any = bits.data if data is None else data
-        path.write_bytes(body)
+        path = self._keep(rank, f"v{version}-r{rank}-{number}.bin", body)
         crc, whole = zlib.crc32(body), zlib.crc32(bits.data)
         size = bits.nbytes if data is None else len(data)
         relative = None if data is None else base
-        return FileReceipt(version, rank, str(path), parts, size, crc, whole, relative)
+        return FileReceipt(version, rank, path, parts, size, crc, whole, relative)
 
     def _read(
         self,
@@ -167,8 +175,52 @@ class DiskTransport(Transport):
 
 
 class SharedMemoryTransport(DiskTransport):
-    """The same in the memory file system of one machine."""
+    """The same in the memory of one machine.
+
+    Where the system has them the files have no name but belong to the trainer that staged them, so
+    that none is left whatever ends it; elsewhere they are in the temporary folder.
+    """
 
     def root(self) -> Path:
-        """``/dev/shm`` where there is one, else the temporary folder."""
-        return _SHM if _SHM.is_dir() else Path(tempfile.gettempdir())
+        """See :class:`DiskTransport`; only where files in memory need a name."""
+        return Path(tempfile.gettempdir())
+
+    def stage(
+        self, plan: Plan, rank: int, version: int, views: Mapping[str, Tensor], *, full: bool
+    ) -> Any:
+        """See :class:`Transport`; what was staged before is over."""
+        _forget(self.key, rank)
+        return super().stage(plan, rank, version, views, full=full)
+
+    def discard(self, receipts: Sequence[Any]) -> None:
+        """See :class:`Transport`: gives the memory back; the empty files go with the next."""
+        if not _has_memory_files():
+            super().discard(receipts)
+            return
+        for receipt in (one for of_rank in receipts for one in of_rank):
+            with contextlib.suppress(OSError):  # the trainer has ended, and its files with it
+                os.truncate(receipt.path, 0)
+
+    def close(self) -> None:
+        """See :class:`Transport`."""
+        super().close()
+        for key, rank in [one for one in _open if one[0] == self.key]:
+            _forget(key, rank)
+
+    def _keep(self, rank: int, name: str, body: Any) -> str:
+        if not _has_memory_files():
+            return super()._keep(rank, name, body)
+        descriptor = os.memfd_create(f"rlframe-{name}")
+        _open.setdefault((self.key, rank), []).append(descriptor)
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(body)
+        return f"/proc/{os.getpid()}/fd/{descriptor}"
+
+
+def _has_memory_files() -> bool:
+    return hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir()
+
+
+def _forget(key: str, rank: int) -> None:
+    for descriptor in _open.pop((key, rank), []):
+        os.close(descriptor)

@@ -17,10 +17,15 @@ class Death(WorkerError):
     """A worker's process ended."""
 
 
+class _Remote(Exception):  # noqa: N818 - shown by a traceback, never raised
+    """A worker's traceback, as the cause of its error here."""
+
+
 def translate(error: BaseException, role: str, member: Member) -> Exception:
     """What a user is told of an answer that did not come.
 
-    An rlframe error of the worker itself stays as it is; everything else is a ``WorkerError``.
+    An rlframe error of the worker itself stays what it is, with a note of where it was and the
+    worker's traceback as its cause; everything else is a ``WorkerError``.
     """
     from ray import exceptions as rx
 
@@ -28,7 +33,7 @@ def translate(error: BaseException, role: str, member: Member) -> Exception:
     if isinstance(error, rx.RayTaskError):
         cause = error.cause
         if isinstance(cause, RlframeError):
-            return cause
+            return cause if isinstance(cause, WorkerError) else _located(cause, error, role, member)
         what = f"{type(cause).__name__}: {cause}"
         return WorkerError(role, rank, host, what, str(error))
     if isinstance(error, rx.ActorDiedError | rx.ActorUnavailableError | rx.WorkerCrashedError):
@@ -37,6 +42,15 @@ def translate(error: BaseException, role: str, member: Member) -> Exception:
     if isinstance(error, RlframeError):
         return error
     return WorkerError(role, rank, host, f"{type(error).__name__}: {error}")
+
+
+def _located(found: RlframeError, error: Exception, role: str, member: Member) -> RlframeError:
+    """The same error with role, rank and host; once, also where it is looked at again."""
+    note = f"in role '{role}', rank {member.rank} on {member.host}"
+    if note not in getattr(found, "__notes__", ()):
+        found.add_note(note)
+        found.__cause__ = _Remote(str(error))
+    return found
 
 
 def reason_of(error: Exception) -> bool:

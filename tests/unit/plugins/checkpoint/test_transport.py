@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -139,6 +142,60 @@ def test_every_replica_has_the_exact_weights(tmp_path, transport, resharder):
             for name, tensor in weights(step).items():
                 assert torch.equal(replica.tensors[name], tensor)
     assert list(tmp_path.iterdir()) == []
+
+
+STAGES = """
+import sys
+from pathlib import Path
+from tests.unit.plugins.checkpoint.test_transport import RESHARDERS, connect, of, pools
+
+trainers, replicas = pools()
+engine = of(Path(sys.argv[1]), "shm")
+connect(engine, trainers, replicas, RESHARDERS[0])
+receipt = trainers[0].stage_weights(engine._transport, engine._plan, 1, True)[0]
+print(receipt.path, receipt.nbytes, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_killed_trainer_staged_in_memory_is_gone(tmp_path):
+    """Without anybody who removes it: the controller may be dead as well."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", STAGES, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[4],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    path, size = child.stdout.readline().split()
+    assert os.path.getsize(path) == int(size) > 0
+    child.kill()
+    child.communicate(timeout=60)
+    assert not os.path.exists(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_is_given_back_when_a_version_is_out(tmp_path):
+    before = in_memory()
+    trainers, replicas = pools()
+    engine = of(tmp_path, "shm")
+    connect(engine, trainers, replicas, RESHARDERS[0])
+    for step in (1, 2, 3):
+        engine.publish(step)
+        assert sum(in_memory()) == 0, "the files are empty until the next version"
+    engine.close()
+    assert in_memory() == before
+
+
+def in_memory() -> list[int]:
+    """Sizes of the files in memory that this process has open."""
+    opened = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    return [
+        os.stat(path).st_size
+        for path in opened
+        if os.path.lexists(path) and "memfd:rlframe" in os.readlink(path)
+    ]
 
 
 def test_a_damaged_bucket_is_refused_and_the_old_version_serves(tmp_path):
