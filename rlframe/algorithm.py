@@ -124,6 +124,7 @@ class Algorithm:
             for name, least in (("samples_per_prompt", 1), ("epochs", 1), ("kl_coef", 0)):
                 check_range(self, name, least)
             check_range(self, "minibatch_prompts", 0)
+            check_range(self, "entropy_coef")
             check_choice(self, "reduction", *REDUCTIONS)
             check_choice(self, "kl_estimator", "k1", "k2", "k3", "k3+")
 

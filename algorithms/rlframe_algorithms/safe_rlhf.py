@@ -78,6 +78,7 @@ class SafeRLHF(PPO):
         def __post_init__(self) -> None:
             """Check ranges; raises ValueError."""
             super().__post_init__()
+            check_range(self, "threshold")
             check_range(self, "lambda_init", above=0)
             check_range(self, "lambda_max", above=0)
             check_range(self, "lambda_lr", 0)

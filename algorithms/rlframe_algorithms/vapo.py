@@ -60,6 +60,7 @@ class VAPO(PPO):
             """Check ranges; raises ValueError."""
             super().__post_init__()
             check_range(self, "nll_coef", 0)
+            check_range(self, "correct_reward")
 
     config: Config
     columns: ClassVar[tuple[Column, ...]] = (

@@ -58,6 +58,20 @@ def test_fit_commands_run(command, folder):
     assert done.returncode == 0, done.stderr + done.stdout
 
 
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("pytest")])
+def test_tests_pass(command, folder):
+    done = run([sys.executable, "-m", *command.split(), "-rs", "-p", "no:cacheprovider"], folder)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 20
+
+
+def test_the_test_of_the_method_is_two_classes():
+    assert re.findall(r"^class (\w+)", FILES["test_my_method.py"], re.MULTILINE) == [
+        "TestMyMethod",
+        "TestWithOptions",
+    ]
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_run(script, folder):
     done = run([sys.executable, "-c", script], folder)

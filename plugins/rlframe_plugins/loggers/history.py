@@ -120,6 +120,8 @@ def brief(value: float) -> str:
     """A number in about five characters."""
     if not math.isfinite(value):
         return str(value)
+    if abs(value) >= 10_000_000:
+        return f"{value:.1e}"
     if abs(value) >= 10_000:
         return f"{value / 1000:.1f}k"
     if abs(value) >= 100:

@@ -172,7 +172,14 @@ def test_a_level_curve_has_no_division_by_zero():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0.000"), (0.5, "0.500"), (1e-5, "1.0e-05"), (1234.4, "1234"), (2.5e6, "2500.0k")],
+    [
+        (0, "0.000"),
+        (0.5, "0.500"),
+        (1e-5, "1.0e-05"),
+        (1234.4, "1234"),
+        (2.5e6, "2500.0k"),
+        (-1e30, "-1.0e+30"),
+    ],
 )
 def test_numbers_are_brief(value, text):
     assert brief(value) == text
