@@ -63,15 +63,21 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def rival_python(name: str, requirements: Sequence[str]) -> Path:
-    """The interpreter of a virtual environment with a rival's packages; made at the first call."""
+def rival_python(name: str, requirements: Sequence[str], *bare: str) -> Path:
+    """The interpreter of a virtual environment with a rival's packages; made at the first call.
+
+    ``bare`` are installed without what they would install besides.
+    """
     folder = CACHE / f"venv-{name}"
     python = folder / "bin" / "python"
     done = folder / ".installed"
-    wanted = "\n".join(requirements)
+    wanted = "\n".join((*requirements, *bare))
     if not done.exists() or done.read_text() != wanted:
+        pip = [python, "-m", "pip", "install", "-q"]
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", *requirements], check=True)
+        subprocess.run([*pip, *requirements], check=True, stdout=sys.stderr)
+        if bare:
+            subprocess.run([*pip, "--no-deps", *bare], check=True, stdout=sys.stderr)
         done.write_text(wanted)
     return python
 

@@ -219,11 +219,10 @@ class Batch:
         pieces = self._entry(name).pieces()
         if not pieces:
             return empty_column(column_of(self.schema, name))
-        packed = Packed.concat(self.transfer.fetch([(handle, rows) for handle, rows, _ in pieces]))
+        parts = self.transfer.fetch([(handle, rows) for handle, rows, _ in pieces])
         order = np.concatenate([where for _, _, where in pieces])
-        if np.array_equal(order, np.arange(len(order))):
-            return packed
-        return packed.take(np.argsort(order))
+        in_turn = np.array_equal(order, np.arange(len(order)))
+        return Packed.concat(parts, None if in_turn else np.argsort(order))
 
     def lengths(self, name: str) -> NDArray[np.int64]:
         """Tokens in each row of a ragged column, (B,); read from the handles, no data moves."""

@@ -132,6 +132,9 @@ def _dealt(rule: Protocol, count: int, batch: Batch, width: int) -> list[Rows]:
     if count == 1:
         return [np.arange(len(batch), dtype=np.int64)]
     costs = _costs(batch, width)
+    if rule.together is None and costs.min(initial=np.inf) == costs.max(initial=0.0):
+        # Neighbours, which can be read without a copy.
+        return [rows.astype(np.int64) for rows in np.array_split(np.arange(len(batch)), count)]
     if rule.together is None:
         return _by_chunk(deal(costs, count), count)
     ids = np.asarray(batch[rule.together])

@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 
 from rlframe.errors import BatchError
 
-__all__ = ["Packed", "ragged_index"]
+__all__ = ["Packed", "ragged_index", "ragged_take"]
 
 IntArray = NDArray[np.int64]
+
+_LONG = 16
+"""Elements of a mean row from which on rows are copied one by one instead of by an index."""
 
 
 def ragged_index(starts: IntArray, lengths: IntArray) -> IntArray:
@@ -24,6 +27,17 @@ def ragged_index(starts: IntArray, lengths: IntArray) -> IntArray:
     total = int(lengths.sum())
     offsets = np.cumsum(lengths) - lengths
     return np.repeat(starts - offsets, lengths) + np.arange(total, dtype=np.int64)
+
+
+def ragged_take(values: NDArray[Any], starts: IntArray, lengths: IntArray) -> NDArray[Any]:
+    """A copy of the rows ``values[starts[i] : starts[i] + lengths[i]]``, side by side.
+
+    Shapes: (t, ...), (n,), (n,) -> (lengths.sum(), ...).
+    """
+    if len(lengths) and lengths.sum() >= _LONG * len(lengths):
+        ends = (starts + lengths).tolist()
+        return np.concatenate([values[a:b] for a, b in zip(starts.tolist(), ends, strict=True)])
+    return values[ragged_index(starts, lengths)]
 
 
 @dataclass(frozen=True)
@@ -51,13 +65,15 @@ class Packed:
             return Packed(self.values[rows])
         starts = np.cumsum(self.lengths) - self.lengths
         lengths = self.lengths[rows]
-        return Packed(self.values[ragged_index(starts[rows], lengths)], lengths)
+        return Packed(ragged_take(self.values, starts[rows], lengths), lengths)
 
     def rows(self) -> list[NDArray[Any]]:
         """One array a row (views)."""
         if self.lengths is None:
             return list(self.values)
-        return np.split(self.values, np.cumsum(self.lengths)[:-1]) if len(self.lengths) else []
+        ends = np.cumsum(self.lengths)
+        begins = (ends - self.lengths).tolist()
+        return [self.values[a:b] for a, b in zip(begins, ends.tolist(), strict=True)]
 
     def padded(self, *, left: bool = False) -> NDArray[Any]:
         """Rows padded with zeros to the longest: (n, W, ...)."""
@@ -107,10 +123,15 @@ class Packed:
         return cls(np.concatenate(filled) if filled else np.zeros(0, dtype), lengths)
 
     @classmethod
-    def concat(cls, parts: Sequence[Packed]) -> Packed:
-        """Several blocks of one column, one after the other."""
+    def concat(cls, parts: Sequence[Packed], order: IntArray | None = None) -> Packed:
+        """Several blocks of one column, one after the other; ``order`` (n,) picks rows of that."""
         if len(parts) == 1:
-            return parts[0]
-        values = np.concatenate([p.values for p in parts])
-        lengths = [p.lengths for p in parts if p.lengths is not None]
-        return cls(values, np.concatenate(lengths) if lengths else None)
+            return parts[0] if order is None else parts[0].take(order)
+        ragged = [p.lengths for p in parts if p.lengths is not None]
+        lengths = np.concatenate(ragged) if ragged else None
+        if order is None:
+            return cls(np.concatenate([p.values for p in parts]), lengths)
+        if lengths is None or not len(order) or lengths.sum() < _LONG * len(lengths):
+            return cls.concat(parts).take(order)
+        rows = [row for part in parts for row in part.rows()]
+        return cls(np.concatenate([rows[i] for i in order.tolist()]), lengths[order])

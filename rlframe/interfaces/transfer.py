@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlframe.packed import Packed, ragged_index
+from rlframe.packed import Packed, ragged_take
 
 __all__ = ["CountedTransfer", "Handle", "LocalTransfer", "Produced", "TransferEngine"]
 
@@ -70,7 +70,16 @@ class Handle:
         if self.lengths is None:
             return Packed(values[rows if self.starts is None else self.starts[rows]])
         lengths = self.lengths[rows]
-        return Packed(values[ragged_index(self._begins[rows], lengths)], lengths)
+        return Packed(ragged_take(values, self._begins[rows], lengths), lengths)
+
+    def span(self, rows: NDArray[np.int64]) -> slice | None:
+        """Where these of its rows, (n,), lie in the block's values; None if not side by side."""
+        if self.lengths is None or not len(rows):
+            return None
+        begins = self._begins[rows]
+        ends = begins + self.lengths[rows]
+        side_by_side = np.array_equal(begins[1:], ends[:-1])
+        return slice(int(begins[0]), int(ends[-1])) if side_by_side else None
 
     @cached_property
     def _begins(self) -> NDArray[np.int64]:
@@ -104,7 +113,7 @@ class TransferEngine(ABC):
 
     caller_owned: ClassVar[bool] = False
     """Whether columns that a worker makes travel as return objects, which the caller owns: a
-    worker then makes handles by :meth:`describe`, and the cluster sets their ``ref``."""
+    worker then makes handles by :meth:`describe`, and the cluster completes them there."""
     forgets: ClassVar[bool] = True
     """Whether a freed block cannot be read any more, even where a handle to it is left."""
     bytes_read: int = 0
@@ -134,9 +143,19 @@ class TransferEngine(ABC):
         """Handles of columns that are not stored yet; only where ``caller_owned``."""
         raise NotImplementedError(f"{type(self).__name__} stores columns itself")
 
-    def attach(self, handle: Handle) -> Handle:
-        """A described handle whose ``ref`` the cluster has set, as this engine reads it."""
-        return handle
+    def bundles(self, handles: Mapping[str, Handle]) -> list[tuple[str, ...]]:
+        """Names of described columns that do not travel in their handles, object by object.
+
+        Their values are returned as a list for each object; only where ``caller_owned``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} stores columns itself")
+
+    def attach(self, handle: Handle, stored: Any, place: int) -> Handle:
+        """A described handle as this engine reads it: its values are at ``place`` of an object.
+
+        ``stored`` is the cluster's reference to that; only where ``caller_owned``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} stores columns itself")
 
     def close(self) -> None:
         """Give back what the engine holds."""
@@ -162,9 +181,9 @@ class CountedTransfer(TransferEngine):
         """See :class:`TransferEngine`."""
         return self.engine.put(columns)
 
-    def attach(self, handle: Handle) -> Handle:
+    def attach(self, handle: Handle, stored: Any, place: int) -> Handle:
         """See :class:`TransferEngine`."""
-        return self.engine.attach(handle)
+        return self.engine.attach(handle, stored, place)
 
     def get(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
         """See :class:`TransferEngine`."""

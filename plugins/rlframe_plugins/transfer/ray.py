@@ -1,4 +1,4 @@
-"""Columns as numpy buffers in Ray's object store: one object a column and block.
+"""Columns as numpy buffers in Ray's object store; small ones made together share an object.
 
 A reader on the same node maps the buffer and copies the rows that it wants; what a worker makes is
 a return object of its call, so that it belongs to the caller and outlives the worker.
@@ -25,13 +25,17 @@ __all__ = ["RayTransfer"]
 
 _IN_HANDLE = 64
 """Bytes a row up to which the values of a column without lengths travel in its handle."""
+_TOGETHER = 64 * 2**20
+"""Bytes of columns that one object holds at most, where it holds several: an object costs
+messages, and a reader on another node fetches whole ones."""
 
 
 @dataclass
 class _Block:
-    """A reference to an object of the store; None once it was freed here."""
+    """One of the arrays of an object of the store; no object once it was freed here."""
 
     object: Any
+    place: int
 
 
 class RayTransfer(TransferEngine):
@@ -58,21 +62,35 @@ class RayTransfer(TransferEngine):
         import ray
 
         handles = self.describe(columns)
-        for name, handle in handles.items():
-            if handle.values is None:
-                handles[name] = replace(handle, ref=_Block(ray.put(columns[name].values)))
+        for names in self.bundles(handles):
+            stored = ray.put([columns[name].values for name in names])
+            for place, name in enumerate(names):
+                handles[name] = self.attach(handles[name], stored, place)
         return handles
 
     def describe(self, columns: Mapping[str, Packed]) -> dict[str, Handle]:
         """See :class:`TransferEngine`."""
         return {name: self._describe(name, packed) for name, packed in columns.items()}
 
-    def attach(self, handle: Handle) -> Handle:
+    def bundles(self, handles: Mapping[str, Handle]) -> list[tuple[str, ...]]:
         """See :class:`TransferEngine`."""
-        return handle if handle.ref is None else replace(handle, ref=_Block(handle.ref))
+        found: list[list[str]] = []
+        room = 0
+        for name, handle in handles.items():
+            if handle.values is None:
+                if handle.nbytes > room:
+                    found.append([])
+                    room = _TOGETHER
+                found[-1].append(name)
+                room -= handle.nbytes
+        return [tuple(names) for names in found]
+
+    def attach(self, handle: Handle, stored: Any, place: int) -> Handle:
+        """See :class:`TransferEngine`."""
+        return replace(handle, ref=_Block(stored, place))
 
     def get(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
-        """See :class:`TransferEngine`; whole blocks are read-only views of the store."""
+        """See :class:`TransferEngine`; neighbours in a ragged block are read-only views of it."""
         handles = [handle for handle, _ in pieces]
         values = self._values(handles)
         return [
@@ -93,8 +111,9 @@ class RayTransfer(TransferEngine):
             fetched = ray.get([_object(handle) for handle in apart])
         except (ray.exceptions.RayError, ValueError) as error:
             raise self._lost(apart) from error
-        found = {id(handle): array for handle, array in zip(apart, fetched, strict=True)}
-        self.bytes_read += sum(int(array.nbytes) for array in fetched)
+        arrays = [arrays[h.ref.place] for h, arrays in zip(apart, fetched, strict=True)]
+        found = {id(handle): array for handle, array in zip(apart, arrays, strict=True)}
+        self.bytes_read += sum(int(array.nbytes) for array in arrays)
         return [found[id(h)] if h.values is None else h.values for h in handles]
 
     def _lost(self, handles: Sequence[Handle]) -> BatchError:
@@ -134,12 +153,12 @@ def _object(handle: Handle) -> Any:
 
 
 def _rows(handle: Handle, values: NDArray[Any], rows: NDArray[np.int64]) -> Packed:
-    """The rows of a handle, without a copy where they are a whole ragged block."""
+    """The rows of a handle, without a copy where they are ragged and lie side by side."""
     if handle.values is not None:
         return Packed(handle.values[rows])
-    whole = handle.starts is None and np.array_equal(rows, np.arange(handle.rows))
-    if whole and handle.lengths is not None:
-        return Packed(values, handle.lengths)
+    span = handle.span(rows)
+    if span is not None and handle.lengths is not None:
+        return Packed(values[span], handle.lengths[rows])
     return handle.gather(values, rows)
 
 

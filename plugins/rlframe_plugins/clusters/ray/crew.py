@@ -19,6 +19,7 @@ import ray
 
 from rlframe.errors import WorkerError
 from rlframe_plugins.clusters.ray.actor import Reply, Where
+from rlframe_plugins.clusters.ray.answers import Answers
 from rlframe_plugins.clusters.ray.failures import Death, reason_of, translate
 from rlframe_plugins.clusters.ray.resolver import Resolver
 
@@ -27,6 +28,8 @@ __all__ = ["Bound", "Crew", "Member", "Sent"]
 _GRACE_S = 3.0
 """How long peers of a rank that failed may take to end by themselves."""
 _STACKS_S = 5.0
+_LOOK_S = 0.1
+"""How long it may take to see which answers are there."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class Crew:
         self.fellows: list[Crew] = [self]
         """All crews of the cluster, whose stacks are shown when a call is late."""
         self._resolver, self._bound = resolver, bound
+        self._answers = Answers(resolver)
         self._order = threading.Lock()
 
     def call(
@@ -88,7 +92,16 @@ class Crew:
                 sent = [send(member) for member in self.members]
         except ray.exceptions.RayError as error:
             return _failed(translate(error, role, self.members[0]))
-        return self._resolver.submit(self._settle(role, what, sent, finish, bound or self._bound))
+        limit = bound or self._bound
+        asked = {rank: one for rank, one in enumerate(sent) if one is not None}
+        if any(one.streamed for one in asked.values()):
+            return self._resolver.submit(self._settle(role, what, sent, finish, limit))
+        return self._answers.gather(
+            {rank: one.answer for rank, one in asked.items()},
+            limit.seconds,
+            finish,
+            lambda waited: self._settle(role, what, sent, finish, limit, waited),
+        )
 
     def close(self, wait_s: float) -> None:
         """Close the engines if they can be within ``wait_s``, then end the processes."""
@@ -120,6 +133,7 @@ class Crew:
         sent: Sequence[Sent | None],
         finish: Callable[[dict[int, Any]], Any],
         bound: Bound,
+        waited: float = 0.0,
     ) -> Any:
         tasks = {
             rank: asyncio.ensure_future(_answer(one))
@@ -128,8 +142,9 @@ class Crew:
         }
         for task in tasks.values():
             task.add_done_callback(_seen)
+        left = max(bound.seconds - waited, _LOOK_S) if bound.seconds else None
         _, late = await asyncio.wait(
-            tasks.values(), timeout=bound.seconds or None, return_when=asyncio.FIRST_EXCEPTION
+            tasks.values(), timeout=left, return_when=asyncio.FIRST_EXCEPTION
         )
         failed = [t for t in tasks.values() if t.done() and t.exception() is not None]
         if failed:
@@ -229,15 +244,12 @@ async def _awaited(ref: Any) -> Any:
 async def _answer(sent: Sent) -> Any:
     if not sent.streamed:
         return await sent.answer
-    parts = sent.answer.__aiter__()
-    reply: Reply = await (await parts.__anext__())
-    refs = [ref async for ref in parts]
-    if len(refs) > len(reply.parts):
-        await refs[-1]  # the exception of a generator that failed midway
-    handles = dict(reply.handles)
-    for name, ref in zip(reply.parts, refs, strict=True):
-        handles[name] = replace(handles[name], ref=ref)
-    return replace(reply, handles=handles)
+    await sent.answer.completed()  # Waiting for a part by itself would fetch its columns.
+    first, *stored = list(sent.answer)
+    reply: Reply = await first
+    if len(stored) > len(reply.bundles):
+        await stored[-1]  # the exception of a generator that failed midway
+    return replace(reply, stored=stored)
 
 
 def _failed(error: Exception) -> Future[Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import ray
 
+from rlframe.batch import Batch
 from rlframe.fan_out import Share, collect, distribute
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.rollout import RolloutEngine
@@ -45,6 +47,7 @@ class RayGroup(WorkerGroup):
             future: Future[Any] = Future()
             future.set_exception(error)
             return future
+        what = f"{self.role}.{method}"
         counted = frozenset(rule.collected(self.mesh))
         common = _common(shares)
 
@@ -54,16 +57,17 @@ class RayGroup(WorkerGroup):
                 return None
             actor, args = member.actor, share.args
             if member.rank not in counted:
-                return Sent(actor.run_quiet.remote(self.role, method, *args))
+                return Sent(actor.run_quiet.remote(what, *args))
             if rule.combine == "concat":
                 stream = actor.run_columns.options(num_returns="streaming")
-                return Sent(stream.remote(self.role, method, *args), streamed=True)
+                return Sent(stream.remote(what, *args), streamed=True)
             if common is not None:
-                return Sent(actor.run_shared.remote(self.role, method, common))
-            return Sent(actor.run.remote(self.role, method, *args))
+                return Sent(actor.run_shared.remote(what, common))
+            return Sent(actor.run.remote(what, *args))
 
         def finish(answers: dict[int, Any]) -> Any:
-            return collect(rule, self.mesh, shares, self._opened(answers))
+            opened = {r: self._opened(answer, shares[r]) for r, answer in answers.items()}
+            return collect(rule, self.mesh, shares, opened)
 
         return self.crew.call(self.role, method, send, finish)
 
@@ -71,13 +75,10 @@ class RayGroup(WorkerGroup):
         """See :class:`WorkerGroup`."""
         return RayRollout(self.role, self.crew.members)
 
-    def _opened(self, answers: Mapping[int, Any]) -> dict[int, Any]:
-        opened = {}
-        for rank, answer in answers.items():
-            if isinstance(answer, Reply):
-                answer = _attached(answer, self._transfer)
-            opened[rank] = answer
-        return opened
+    def _opened(self, answer: Any, share: Share | None) -> Any:
+        if share is None or not isinstance(answer, Reply):
+            return answer
+        return _attached(answer, self._transfer, share.args)
 
 
 class RayHosted(WorkerGroup):
@@ -91,11 +92,13 @@ class RayHosted(WorkerGroup):
     def call(self, method: str, *args: Any) -> Future[Any]:
         """Call a method of the object; its value, or ``(value, handles)`` for a ``Produced``."""
 
+        what = f"{self.role}.{method}"
+
         def send(member: Member) -> Sent:
             stream = member.actor.run_columns.options(num_returns="streaming")
-            return Sent(stream.remote(self.role, method, *args), streamed=True)
+            return Sent(stream.remote(what, *args), streamed=True)
 
-        return self.crew.call(self.role, method, send, self._open)
+        return self.crew.call(self.role, method, send, lambda found: self._open(found[0], args))
 
     def client(self) -> RolloutEngine:
         """A hosted object generates nothing."""
@@ -105,19 +108,26 @@ class RayHosted(WorkerGroup):
         """End its process."""
         self.crew.close(wait_s=5.0)
 
-    def _open(self, answers: dict[int, Any]) -> Any:
-        reply: Reply = answers[0]
+    def _open(self, reply: Reply, args: Sequence[Any]) -> Any:
         if not reply.handles:
             return reply.value
-        handles = _attached(reply, self._transfer)
+        handles = _attached(reply, self._transfer, args)
         return (reply.value, handles) if reply.has_value else handles
 
 
-def _attached(reply: Reply, transfer: TransferEngine) -> dict[str, Handle]:
-    """Handles as this process uses them; their lengths and values are counted as read."""
-    handles = {name: transfer.attach(handle) for name, handle in reply.handles.items()}
+def _attached(reply: Reply, transfer: TransferEngine, args: Sequence[Any]) -> dict[str, Handle]:
+    """Handles as this process uses them; the lengths and values that came are counted as read."""
+    handles = dict(reply.handles)
     arrays = [a for h in handles.values() for a in (h.lengths, h.values) if a is not None]
     transfer.bytes_read += sum(int(array.nbytes) for array in arrays)
+    batch = next((arg for arg in args if isinstance(arg, Batch)), None)
+    for name, source in reply.lengths_of.items():
+        given = handles[source].lengths if batch is None or source in handles else None
+        lengths = batch.lengths(source) if batch is not None and given is None else given
+        handles[name] = replace(handles[name], lengths=lengths)
+    for names, stored in zip(reply.bundles, reply.stored, strict=True):
+        for place, name in enumerate(names):
+            handles[name] = transfer.attach(handles[name], stored, place)
     return handles
 
 

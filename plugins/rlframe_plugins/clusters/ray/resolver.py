@@ -22,8 +22,14 @@ class Resolver:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Start a coroutine on the loop; cancelled where that was closed."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            cancelled: Future[T] = Future()
+            cancelled.cancel()
+            return cancelled
 
     def close(self) -> None:
         """Cancel what still waits, and end the thread."""

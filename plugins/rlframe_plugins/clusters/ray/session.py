@@ -54,7 +54,7 @@ class Session:
             if address:
                 _connect(address, {k: v for k, v in options.items() if k != "include_dashboard"})
             else:
-                self._start(logical_cpus, options)
+                self._start(logical_cpus, options, show_output)
 
     def close(self) -> None:
         """Disconnect; end every process of a local Ray and remove its files."""
@@ -70,14 +70,14 @@ class Session:
             if self._reaper is not None:
                 self._reaper.finish()
 
-    def _start(self, logical_cpus: int, options: dict[str, Any]) -> None:
+    def _start(self, logical_cpus: int, options: dict[str, Any], show_output: bool) -> None:
         import ray
 
         mark = uuid.uuid4().hex
         folder = _folder()
         self._reaper = Reaper(mark, folder)
         try:
-            with _environment({MARK: mark, **self._environment}):
+            with _environment({MARK: mark, **self._environment}), _without_services(show_output):
                 ray.init(
                     address="local",
                     num_cpus=logical_cpus or os.cpu_count(),
@@ -152,6 +152,26 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _without_services(show_output: bool) -> Iterator[None]:
+    """Keep a local Ray from starting what a run does not use; ``ray.init`` has no option for it.
+
+    The server of the dashboard runs even without that, and Ray waits for it; there are no nodes to
+    ask for; logs are followed where they are shown. Each is a Python process of some seconds.
+    """
+    from ray._private.node import Node
+
+    names = ["start_api_server", "start_monitor", *([] if show_output else ["start_log_monitor"])]
+    before = {name: vars(Node)[name] for name in names if name in vars(Node)}
+    for name in before:
+        setattr(Node, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Node, name, method)
 
 
 @contextlib.contextmanager
