@@ -45,25 +45,24 @@ class Driver:
 
     def wait_for_step(self) -> set[int]:
         """Until a step is done; the processes that it takes."""
+        self.wait_for_metrics()
+        mine = self.descendants()
+        assert any("raylet" in command(pid) for pid in mine)
+        assert any("ray::WorkerProcess" in command(pid) for pid in mine)
+        return mine
+
+    def wait_for_metrics(self) -> None:
+        """Until a step is done."""
         metrics = self.folder / "run" / "metrics.jsonl"
         end = time.monotonic() + BOUND_S
         while not (metrics.exists() and metrics.read_text().strip()):
             assert self.process.poll() is None, self.output.read_text()
             assert time.monotonic() < end, self.output.read_text()
             time.sleep(0.1)
-        mine = self.descendants()
-        assert any("raylet" in command(pid) for pid in mine)
-        assert any("ray::WorkerProcess" in command(pid) for pid in mine)
-        return mine
 
     def descendants(self) -> set[int]:
         """All processes below the driver, down to the workers."""
-        found, queue = set(), [self.process.pid]
-        while queue:
-            below = children_of(queue.pop())
-            found |= set(below)
-            queue += below
-        return found
+        return descendants(self.process.pid)
 
     def assert_nothing_left(self, processes: set[int]) -> None:
         """Neither processes nor temporary files."""
@@ -91,6 +90,15 @@ def read(pid: int, name: str) -> bytes:
 def command(pid: int) -> str:
     """The command line; empty for what has ended (also a zombie)."""
     return read(pid, "cmdline").replace(b"\0", b" ").decode()
+
+
+def descendants(ancestor: int) -> set[int]:
+    found, queue = set(), [ancestor]
+    while queue:
+        below = children_of(queue.pop())
+        found |= set(below)
+        queue += below
+    return found
 
 
 def children_of(parent: int) -> list[int]:

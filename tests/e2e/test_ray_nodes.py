@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,7 @@ import rlframe
 from rlframe.errors import ConfigError
 from rlframe.interfaces.cluster import ResourcePool
 from tests.e2e.small import make_model, make_questions, options
+from tests.e2e.test_ray_ends import Driver, command, descendants
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
@@ -74,5 +76,32 @@ def test_with_wait_s_a_node_that_comes_later_is_used(nodes):
             waiting = beside.submit(wait_for_room, [pool], need, 120.0)
             nodes.add_node(num_cpus=2)
             assert len(waiting.result()["train"]) == 1
+    finally:
+        session.close()
+
+
+def test_a_killed_driver_leaves_nothing_on_a_cluster_that_goes_on(nodes, tmp_path):
+    """Its actors and its places end with it; the processes of the cluster stay."""
+    from rlframe_plugins.clusters.ray.nodes import Need, read_nodes
+    from rlframe_plugins.clusters.ray.session import Session
+
+    where = [f"cluster.address={nodes.address}", "cluster.cpus=0.5"]
+    pools = ["--strategy", "fsdp", "pools.train.devices=2", "steps=100000"]
+    driver = Driver(tmp_path, *where, *pools)
+    try:
+        driver.wait_for_metrics()
+        working = {pid for pid in descendants(os.getpid()) if "ray::Worker" in command(pid)}
+        assert len(working) >= 3, "two ranks and a collector"
+    finally:
+        driver.process.kill()
+        driver.process.wait(10)
+    driver.assert_nothing_left(working)
+    session = Session(nodes.address)
+    try:
+        need = Need("CPU", 0.5)
+        end = time.monotonic() + 60.0
+        while any(node.free < node.devices for node in read_nodes(need)):
+            assert time.monotonic() < end, read_nodes(need)
+            time.sleep(0.1)
     finally:
         session.close()
