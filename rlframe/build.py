@@ -37,7 +37,7 @@ from rlframe.plan import plan_update
 from rlframe.record import Recorder
 from rlframe.requests import Row, Sampling
 from rlframe.rewards import Scorer
-from rlframe.roles import roles_of
+from rlframe.roles import check_beside, roles_of
 from rlframe.second_data import SecondData
 from rlframe.snapshot import SnapshotStore
 
@@ -206,6 +206,7 @@ def start_groups(
         cluster.await_pools(config.pools)
         there = cluster.info()
         placement = mapper.place(names, config, there)
+        check_beside([spec.role for spec in specs.values()], placement.pool_of)
         rollout = None
         if not algorithm.offline:
             rollout = RolloutSpec(

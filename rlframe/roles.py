@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+
+from rlframe.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlframe.algorithm import Algorithm
     from rlframe.config import Config
 
-__all__ = ["REWARD_MODEL", "Divergence", "ModelKind", "RoleSpec", "known_roles", "roles_of"]
+__all__ = [
+    "REWARD_MODEL",
+    "Divergence",
+    "ModelKind",
+    "RoleSpec",
+    "check_beside",
+    "known_roles",
+    "roles_of",
+]
 
 ModelKind = Literal["policy", "value", "score", "teacher"]
 """A model's head: logits, a number a token, a number a row, the logits of one that is not ours."""
@@ -80,3 +90,15 @@ def roles_of(config: Config, algorithm: Algorithm | None = None) -> tuple[RoleSp
     """The roles that a run starts: all but the optional ones that its config does not name."""
     made = algorithm or config.algo.load()(config.algo.config)
     return tuple(r for r in known_roles(made) if not r.optional or r.name in config.roles)
+
+
+def check_beside(roles: Sequence[RoleSpec], pool_of: Mapping[str, str]) -> None:
+    """Raise ConfigError where a role is measured from one that lies in another pool."""
+    for role in roles:
+        other = None if role.divergence is None else role.divergence.role
+        if other is not None and pool_of[other] != pool_of[role.name]:
+            raise ConfigError(
+                f"roles.{other}.pool={pool_of[other]}: '{role.name}' is measured from '{other}' on "
+                f"the same devices, and lies in pool '{pool_of[role.name]}': set "
+                f"roles.{other}.pool={pool_of[role.name]}"
+            )

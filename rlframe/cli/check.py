@@ -9,7 +9,7 @@ from rlframe.config import Config
 from rlframe.host.host import PluginHost
 from rlframe.interfaces.cluster import Cluster, Mapper
 from rlframe.paths import check_models
-from rlframe.roles import roles_of
+from rlframe.roles import check_beside, roles_of
 
 __all__ = ["check_inputs"]
 
@@ -38,7 +38,8 @@ def check_inputs(config: Config, host: PluginHost) -> Iterator[str]:
 
 
 def _placement(config: Config, algorithm: Algorithm) -> str:
-    names = [role.name for role in roles_of(config, algorithm)]
+    roles = roles_of(config, algorithm)
+    names = [role.name for role in roles]
     if not algorithm.offline:
         names.append("rollout")
     cluster: Cluster = config.cluster.load()(config.cluster.config)
@@ -47,5 +48,6 @@ def _placement(config: Config, algorithm: Algorithm) -> str:
         placement = mapper.place(names, config, cluster.info())
     finally:
         cluster.close()
+    check_beside(roles, placement.pool_of)
     where = ", ".join(f"{role} in {pool}" for role, pool in placement.pool_of.items())
     return f"placement: {where}"

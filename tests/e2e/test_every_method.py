@@ -75,3 +75,14 @@ def test_a_method_runs_by_its_name_and_goes_on(name, inputs, tmp_path):
     assert [line["training/global_step"] for line in steps] == [1, 2]
     assert main(["fit", "--resume", str(tmp_path / "run"), "steps=3"]) == 0
     assert [line["training/global_step"] for line in learned(tmp_path / "run")] == [1, 2, 3]
+
+
+def test_a_teacher_apart_is_refused_before_a_model_starts(inputs, capsys):
+    pytest.importorskip("ray")
+    places = "--cluster ray --algo distill pools.second.devices=1 roles.teacher.pool=second"
+    parts = ("--model", str(inputs["model"]), "--data", f"jsonl:{inputs['data']}")
+    teacher = f"roles.teacher.model.path={inputs['other']}"
+    assert main(["validate", *places.split(), *parts, teacher]) == 2
+    error = capsys.readouterr().err
+    assert "roles.teacher.pool=second: 'policy' is measured from 'teacher'" in error
+    assert "set roles.teacher.pool=train" in error
