@@ -23,7 +23,7 @@ def handles(*tokens):
 
 def test_small_columns_share_an_object_and_large_ones_do_not(monkeypatch):
     monkeypatch.setattr(module, "_TOGETHER", 10_000)
-    engine, found = handles(100, 100, 2000, 100, 1100, 20)
+    engine, found = handles(100, 100, 2000, 100, 1100, 100)
     assert engine.bundles(found) == [("c0", "c1"), ("c2",), ("c3", "c4"), ("c5",)]
 
 
