@@ -114,3 +114,30 @@ def test_a_worker_killed_in_a_stage_is_named(killer, arguments):
     given["cluster"] = {"name": "ray"}
     with pytest.raises(WorkerError, match=r"rank 1 on .*the worker \(process \d+\) died"):
         rlframe.fit(**given)
+
+
+class KillReplica(Callback):
+    """Kills the only replica right before weights are published to it."""
+
+    def on_step_start(self, orchestrator):
+        original, replicas = orchestrator.publish, orchestrator.parts.checkpoint._targets
+
+        def publish():
+            os.kill(replicas.crew.members[0].where.pid, signal.SIGKILL)
+            return original()
+
+        orchestrator.publish = publish
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("transport", ["shm", "collective"])
+def test_a_replica_of_another_pool_killed_before_its_weights_come_is_named(transport, arguments):
+    """Also where the trainers meet it in an exchange, and see a closed connection first."""
+    given = arguments(pools={"train": {"devices": 1}, "samples": {"devices": 1}})
+    given |= {"callback": [KillReplica], "cluster": {"name": "ray"}}
+    given["rollout"] |= {"pool": "samples"}
+    given["checkpoint"] = {"name": "transport", "transport": transport}
+    with pytest.raises(
+        WorkerError, match=r"'rollout', rank 0 on .*the worker \(process \d+\) died"
+    ):
+        rlframe.fit(**given)

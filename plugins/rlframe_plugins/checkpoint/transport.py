@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from rlframe.config import check_range
-from rlframe.errors import ConfigError
+from rlframe.errors import ConfigError, SyncError, WorkerError
 from rlframe.host.host import current_host
 from rlframe.host.resolve import resolve
 from rlframe.interfaces.checkpoint import CheckpointEngine, SyncStats
@@ -14,6 +16,9 @@ from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.layout import Layout, Plan
 
 __all__ = ["TransportCheckpoint"]
+
+_DEATH_S = 15.0
+"""How long a replica's death may take to be known after trainers saw its connection close."""
 
 
 class TransportCheckpoint(CheckpointEngine):
@@ -83,7 +88,21 @@ class TransportCheckpoint(CheckpointEngine):
                 "fetch_weights", self._transport, self._plan, version, receipts
             )
             if self._transport.together:
-                staging.result()
+                _meet(staging, fetching)
             return int(sum(fetching.result()))
         finally:
             self._transport.discard(receipts)
+
+
+def _meet(staging: Future[Any], fetching: Future[Any]) -> None:
+    """Wait for the trainers; where their exchange broke because a replica died, raise that."""
+    try:
+        staging.result()
+    except SyncError as seen:
+        try:
+            reason = fetching.exception(_DEATH_S)
+        except TimeoutError:
+            reason = None
+        if isinstance(reason, WorkerError):
+            raise reason from seen
+        raise
