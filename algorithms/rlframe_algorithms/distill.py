@@ -107,7 +107,7 @@ class Distill(Algorithm):
             return divergence
         old, advantages = batch["old_logprobs"], batch["advantages"]
         if self.config.clip_ratio is None:
-            loss: Tensor = -(out.logprobs - old).exp() * advantages
+            loss: Tensor = -ops.log_ratio(out.logprobs, old).exp() * advantages
             return loss
         return ops.clipped_surrogate(out.logprobs, old, advantages, self.config.clip_ratio)
 

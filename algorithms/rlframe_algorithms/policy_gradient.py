@@ -82,7 +82,8 @@ class PolicyGradient(KLInReward):
     @property
     def capabilities(self) -> frozenset[str]:  # type: ignore[override]  # the options decide
         """Group-relative where nothing but the rewards of a group enters the advantages."""
-        plain = self.config.advantage in GROUP_RELATIVE and not self.config.kl_reward_coef
+        shaped = self.config.kl_reward_coef or self.config.overlong_buffer
+        plain = self.config.advantage in GROUP_RELATIVE and not shaped
         return frozenset({"group-relative"} if plain else ())
 
     @property

@@ -8,6 +8,7 @@ import pytest
 
 from rlframe.errors import RolloutError
 from rlframe.interfaces.rollout import RolloutEngine
+from rlframe.interfaces.strategy import RankInfo
 from rlframe.layout import Layout, ParamInfo
 from rlframe.requests import Completion, Request, Sampling
 from rlframe.testing.rollout_reference import RolloutReference
@@ -79,6 +80,7 @@ class RolloutControl:
         """On every rank, under canonical names and shapes."""
         shapes = {n: tuple(t.shape) for n, t in reference.tensors().items()}
         params = {n: ParamInfo(shape, "float32") for n, shape in shapes.items()}
+        engine.rank = RankInfo(rank=1, world=2, local_rank=1)
         wanted = engine.layout(Layout.full(params, ranks=2))
         assert wanted.params == params
         assert wanted.world == 2

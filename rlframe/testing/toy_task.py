@@ -127,7 +127,7 @@ class ToyTask:
             turn_ids=[0] * _LENGTH,
         )
         reward = None if self.algorithm.offline else sum(right) / _LENGTH
-        parts = {} if reward is None else {"exact": reward}
+        parts = {} if reward is None else {"exact": reward, "whole": float(all(right))}
         more = dict(columns or {})
         return Episode(stamped, [segment], "stop", "", reward, parts, more)
 

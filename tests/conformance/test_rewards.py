@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
 
 from rlframe.host.host import PluginHost
 from rlframe.host.packages import missing_hint
@@ -10,6 +12,7 @@ from rlframe.host.resolve import resolve
 from rlframe.interfaces.data import Reward
 from rlframe.rewards import FunctionReward
 from rlframe.testing.reward_kit import RewardKit
+from rlframe.testing.tokenizers import char_tokenizer
 from tests.unit.plugins.rewards.local_server import LocalServer, completion
 
 HOST = PluginHost().load()
@@ -62,6 +65,11 @@ CASES = {
         "cases": (("2", 1.0), ("3", 0.0), ("", 0.0)),
         "needs": ("answer",),
     },
+    "model": {
+        "options": {"path": "{classifier}"},
+        "columns": {"prompt": "ab"},
+        "cases": (("c", 0.0), ("de", 0.0), ("", 0.0)),
+    },
     "reasoning-gym": {
         "columns": {
             "prompt": "1 + 1 =",
@@ -89,20 +97,41 @@ def server():
         yield server
 
 
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    """A sequence classifier whose score is 0 for everything; test_model_reward has real ones."""
+    path = tmp_path_factory.mktemp("classifier")
+    config = BertConfig(
+        vocab_size=37,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=1,
+    )
+    model = BertForSequenceClassification(config)
+    torch.nn.init.zeros_(model.classifier.weight)
+    torch.nn.init.zeros_(model.classifier.bias)
+    model.save_pretrained(path)
+    char_tokenizer(path)
+    return path
+
+
 def test_every_registered_reward_is_tried():
     assert set(CASES) == set(HOST.components("reward"))
 
 
 class TestRegistered(RewardKit):
     @pytest.fixture(autouse=True, params=sorted(CASES))
-    def _choose(self, request, server):
+    def _choose(self, request, server, classifier):
         hint = missing_hint(HOST.find("reward", request.param))
         if hint:
             pytest.skip(hint)
         self.kind = resolve(HOST, "reward", request.param).value
         for name, value in {"options": {}, **CASES[request.param]}.items():
             setattr(self, name, value)
-        self.options = {n: server.url if v == "{url}" else v for n, v in self.options.items()}
+        given = {"{url}": server.url, "{classifier}": str(classifier)}
+        self.options = {n: given.get(v, v) for n, v in self.options.items()}
 
     def make(self) -> Reward:
         return self.kind(self.kind.Config(**self.options))

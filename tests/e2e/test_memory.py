@@ -26,10 +26,10 @@ class Held(Callback):
 class Forgetful(GRPO):
     """Keeps the log-probabilities of every step."""
 
-    kept: ClassVar[list[Any]] = []
+    seen: ClassVar[list[Any]] = []
 
     def policy_loss(self, out: Any, batch: Any) -> Any:
-        self.kept.append(out.logprobs.detach())
+        self.seen.append(out.logprobs.detach())
         return super().policy_loss(out, batch)
 
 
@@ -54,5 +54,5 @@ def test_a_step_leaves_nothing_behind(tmp_path: Any) -> None:
 
 def test_what_a_step_leaves_behind_would_be_seen(tmp_path: Any) -> None:
     found = growth(tmp_path, Forgetful)
-    Forgetful.kept.clear()
+    Forgetful.seen.clear()
     assert found >= STEPS - 1 - WARM

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,7 @@ def _search(arguments: argparse.Namespace) -> Planned:
         raise ConfigError("--plans and --staleness must be at least 1")
     catalogue = load_catalogue(arguments.devices)
     hardware = parse_hardware(arguments.hardware, catalogue)
-    flow = _dataflow(arguments.algo)
+    flow = _dataflow(arguments.algo, [text.partition("=")[0] for text in arguments.role_model])
     work = _workload(arguments, flow)
     units = _units(arguments, flow, work)
     wishes = Wishes(
@@ -120,22 +121,27 @@ def _group(text: str, units: tuple[Unit, ...]) -> frozenset[str]:
     return group
 
 
-def _dataflow(algo: str) -> Dataflow:
-    """Roles and samples of a registered method (or file.py:Class), else of a well-known one."""
+def _dataflow(algo: str, named: Sequence[str] = ()) -> Dataflow:
+    """Roles and samples of a registered method (or file.py:Class), else of a well-known one.
+
+    ``named`` are optional roles that take part, such as a reward model.
+    """
     from rlframe.host.host import current_host
     from rlframe.host.resolve import resolve
     from rlframe.requests import Row
+    from rlframe.roles import known_roles
     from rlframe_plugins.mappers.wellknown import WELL_KNOWN, Dataflow
 
     host = current_host()
     if algo in WELL_KNOWN and algo not in host.components("algorithm"):
         return WELL_KNOWN[algo]
     algorithm = resolve(host, "algorithm", algo).value()
+    roles = tuple(r for r in known_roles(algorithm) if not r.optional or r.name in named)
     if algorithm.offline:
-        return Dataflow(algorithm.roles(), samples=1)
+        return Dataflow(roles, samples=1)
     requests = algorithm.requests(Row((0,), {}))
     trained = sum(request.train for request in requests)
-    return Dataflow(algorithm.roles(), samples=trained, extra=len(requests) - trained)
+    return Dataflow(roles, samples=trained, extra=len(requests) - trained)
 
 
 def _workload(arguments: argparse.Namespace, flow: Dataflow) -> Workload:

@@ -34,8 +34,10 @@ def test_text_yaml_and_html(capsys, tmp_path):
 def test_registered_and_well_known_methods(capsys):
     base = ["map", "--model", "qwen2.5-7b", "--hardware", "2x8:h100", "--json", "--plans", "1"]
     names = {}
-    for algo in ("grpo", "remax", "safe-rlhf"):
-        assert main([*base, "--algo", algo]) == 0
+    scorers = {"grpo": (), "remax": ("reward",), "safe-rlhf": ("reward", "cost")}
+    for algo, roles in scorers.items():
+        models = [word for role in roles for word in ("--role-model", f"{role}=qwen2.5-7b")]
+        assert main([*base, "--algo", algo, *models]) == 0
         plan = json.loads(capsys.readouterr().out)["plans"][0]
         names[algo] = {unit["name"] for unit in plan["units"]}
     assert names["safe-rlhf"] >= {"policy", "cost_critic", "cost", "rollout"}
