@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import CACHE, main, side, spread, target
+from common import main, rival_python, side, spread, target
 
 VERL = "verl==0.9.1"
 NEEDS = (
@@ -42,22 +41,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3, help="how often each side runs")
 
 
-def verl_python() -> Path:
-    """The interpreter of an environment with verl, without what verl would install besides."""
-    folder = CACHE / "venv-verl"
-    python, done = folder / "bin" / "python", folder / ".installed"
-    wanted = "\n".join((VERL, *NEEDS))
-    if not done.exists() or done.read_text() != wanted:
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        pip = [python, "-m", "pip", "install", "-q"]
-        subprocess.run([*pip, *NEEDS], check=True)
-        subprocess.run([*pip, "--no-deps", VERL], check=True)
-        done.write_text(wanted)
-    return python
-
-
 def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    verl, threads = verl_python(), os.cpu_count() or 1
+    verl, threads = rival_python("verl", NEEDS, VERL), os.cpu_count() or 1
     pythons = {"rlframe": sys.executable, "verl": str(verl)}
     seconds: dict[str, dict[str, list[float]]] = {
         name: {who: [] for who in pythons} for name in SIZES
@@ -81,6 +66,9 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[st
             "seconds": median,
             "times_as_fast": {"median": ratio, "best_of_each": best["verl"] / best["rlframe"]},
         }
+        if ratio < WANTED:
+            watched = side(sys.executable, "advantages.py", "rlframe", name, threads=threads)
+            results[name]["profile"] = watched["operators"]
         targets.append(target(f"{name} {rows} x {tokens}, times verl's speed", ratio, WANTED))
     return results, targets
 

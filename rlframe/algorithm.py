@@ -132,8 +132,9 @@ class Algorithm:
     """True when the data writes the responses, so that no rollout engine starts."""
     capabilities: ClassVar[frozenset[str]] = frozenset()
     """What a conformance kit may test beyond the rest: "group-relative" says that advantages are
-    exactly 0 in a group of one and where all rewards of a group are equal, "drops-tokens" that some
-    tokens have no gradient though they have an advantage."""
+    exactly 0 in a group of one and where all rewards of a group are equal, "shaped-rewards" that
+    more than the outcome is compared there, "drops-tokens" that some tokens have no gradient though
+    they have an advantage."""
     reads: ClassVar[tuple[str, ...]] = (
         "rewards",
         "group_ids",

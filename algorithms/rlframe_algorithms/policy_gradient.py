@@ -81,10 +81,10 @@ class PolicyGradient(KLInReward):
 
     @property
     def capabilities(self) -> frozenset[str]:  # type: ignore[override]  # the options decide
-        """Group-relative where nothing but the rewards of a group enters the advantages."""
+        """Group-relative by the advantage; shaped where length or KL enters the reward."""
+        relative = {"group-relative"} if self.config.advantage in GROUP_RELATIVE else set()
         shaped = self.config.kl_reward_coef or self.config.overlong_buffer
-        plain = self.config.advantage in GROUP_RELATIVE and not shaped
-        return frozenset({"group-relative"} if plain else ())
+        return frozenset(relative | ({"shaped-rewards"} if shaped else set()))
 
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]  # the options decide

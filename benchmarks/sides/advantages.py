@@ -1,6 +1,7 @@
-"""One side of the comparison of advantages: ``python advantages.py rlframe|verl``.
+"""One side of the comparison of advantages: ``python advantages.py rlframe|verl [METHOD]``.
 
 Prints a JSON line: seconds of each repetition, and figures of the results, to compare the sides.
+With a method, the share of its time in each of torch's operators instead.
 """
 
 from __future__ import annotations
@@ -103,9 +104,26 @@ def timed(function: Callable[[], Tensor], repeat: int) -> list[float]:
     return out
 
 
+def watched(function: Callable[[], Tensor]) -> dict[str, float]:
+    """Share of the time in the ten operators that take most."""
+    from torch.profiler import ProfilerActivity, profile
+
+    function()
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        function()
+    totals = {one.key: one.self_cpu_time_total for one in seen.key_averages()}
+    whole = sum(totals.values())
+    most = sorted(totals, key=totals.__getitem__, reverse=True)[:10]
+    return {name: round(totals[name] / whole, 3) for name in most}
+
+
 def main() -> None:
     large, small = inputs(1024, 4096), inputs(512, 512)
     functions = {"rlframe": rlframe_side, "verl": verl_side}[sys.argv[1]](large, small)
+    if len(sys.argv) > 2:
+        with torch.no_grad():
+            print(json.dumps({"operators": watched(functions[sys.argv[2]])}))
+        return
     seconds, sums = {}, {}
     with torch.no_grad():
         for name, function in functions.items():

@@ -335,8 +335,17 @@ def exchange(rank: RankInfo, address: Any, steps: int) -> Any:
             assert torch.equal(fetched.tensors[name], tensor)
         seen.append(fetched)
     assert len({id(one.tensors["a"]) for one in seen}) == len(seen)
-    time.sleep(0.2 if rank.rank == 0 else 0)  # the store lives until all have left
+    _leave(address, rank.rank, 4)
     return [one.nbytes for one in seen]
+
+
+def _leave(address: Path, rank: int, world: int) -> None:
+    """Rank 0 serves the store: it leaves after all others (the harness bounds the wait)."""
+    import time
+
+    address.with_name(f"left-{rank}").touch()
+    while rank == 0 and any(not address.with_name(f"left-{r}").exists() for r in range(world)):
+        time.sleep(0.01)
 
 
 @pytest.mark.dist
