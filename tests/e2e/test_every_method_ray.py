@@ -7,7 +7,12 @@ import pytest
 from tests.e2e.test_every_method import fit, make_inputs
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.slow, pytest.mark.dist, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.dist,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("one_ray"),
+]
 
 REWARD = "--reward {reward}"
 RUNS = {
@@ -18,16 +23,6 @@ RUNS = {
     "safe-rlhf": f"{REWARD} roles.critic.pool=second roles.cost_critic.pool=second",
     "distill": f"{REWARD} algo.form=sampled roles.teacher.pool=second",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ray():
-    """One Ray for the file, as when a notebook has started one."""
-    from rlframe_plugins.clusters.ray.session import Session, worker_environment
-
-    session = Session(logical_cpus=4, environment=worker_environment(1, one_node=True))
-    yield
-    session.close()
 
 
 @pytest.fixture(scope="module")

@@ -16,17 +16,7 @@ from rlframe.interfaces.loop import Sampler, Scheduler
 from tests.e2e.small import make_model, make_questions, options
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ray():
-    """One Ray for the file, as when a notebook has started one."""
-    from rlframe_plugins.clusters.ray.session import Session, worker_environment
-
-    session = Session(logical_cpus=4, environment=worker_environment(1, one_node=True))
-    yield
-    session.close()
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600), pytest.mark.usefixtures("one_ray")]
 
 
 @pytest.fixture(scope="module")

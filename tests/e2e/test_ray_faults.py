@@ -16,20 +16,10 @@ from rlframe_plugins.rollouts.torch.engine import TorchRollout
 from tests.e2e.small import make_model, make_questions, options
 
 ray = pytest.importorskip("ray")
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(300), pytest.mark.usefixtures("one_ray")]
 
 HERE = "tests.e2e.test_ray_faults"
 WAIT_S = 60.0
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ray():
-    """One Ray for the file, as when a notebook has started one."""
-    from rlframe_plugins.clusters.ray.session import Session, worker_environment
-
-    session = Session(logical_cpus=4, environment=worker_environment(1, one_node=True))
-    yield
-    session.close()
 
 
 def on_rank_1(what: str) -> None:

@@ -11,20 +11,15 @@ from tests.e2e.small import make_model, make_questions, options
 from tests.e2e.test_reward_model import reward_model
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.slow, pytest.mark.dist, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.dist,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("one_ray"),
+]
 
 ONE = {"devices": 1}
 STEPS = 6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ray():
-    """One Ray for the file, as when a notebook has started one."""
-    from rlframe_plugins.clusters.ray.session import Session, worker_environment
-
-    session = Session(logical_cpus=4, environment=worker_environment(1, one_node=True))
-    yield
-    session.close()
 
 
 @pytest.fixture(scope="module")
