@@ -28,3 +28,24 @@ def test_what_is_said_wins():
 
 def test_other_clusters_bring_nothing():
     assert load_config(PluginHost().load(), Asked()).config.transfer.name == "inline"
+
+
+def test_the_default_model_brings_what_suits_it():
+    """VAPO's alpha for short answers; the paper's stays with any other model."""
+    host, flags = PluginHost().load(), {"algo": "vapo"}
+
+    def alpha(**asked):
+        return load_config(host, Asked(**asked)).config.algo.config.length_alpha
+
+    assert alpha(flags=flags) == 5.0
+    assert alpha(flags=flags | {"model": "another/model"}) == 0.05
+    assert alpha(flags=flags, dotlist=["algo.length_alpha=0.1"]) == 0.1
+
+
+def test_safe_rlhf_has_a_cost_on_the_shipped_task_only():
+    host = PluginHost().load()
+    config = load_config(host, Asked(flags={"algo": "safe-rlhf"})).config
+    assert [part.label for part in config.reward.parts] == ["exact", "length"]
+    assert config.algo.config.threshold == 0.25
+    other = Asked(flags={"algo": "safe-rlhf", "model": "another/model"})
+    assert len(load_config(host, other).config.reward.parts) == 1
