@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlframe.config.load import Asked, load_config
+from rlframe.errors import ConfigError
 from rlframe.host.host import PluginHost
 
 ROAD = {
@@ -48,4 +49,5 @@ def test_safe_rlhf_has_a_cost_on_the_shipped_task_only():
     assert [part.label for part in config.reward.parts] == ["exact", "length"]
     assert config.algo.config.threshold == 0.25
     other = Asked(flags={"algo": "safe-rlhf", "model": "another/model"})
-    assert len(load_config(host, other).config.reward.parts) == 1
+    with pytest.raises(ConfigError, match="cost"):
+        load_config(host, other)
