@@ -11,6 +11,7 @@ from rlframe.errors import SyncError
 from rlframe.interfaces.checkpoint import BaseWeights
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.layout import Layout, Plan
+from rlframe.protocol import Mesh
 from rlframe.requests import Completion, Request
 
 if TYPE_CHECKING:
@@ -68,6 +69,15 @@ class RolloutEngine(ABC):
         self.rank = RankInfo()
         self._fetched: BaseWeights | None = None
         self._served: BaseWeights | None = None
+
+    @classmethod
+    def mesh_of(cls, config: Any, world: int, trained: Mesh | None) -> Mesh:
+        """The mesh of the rollout role over the ``world`` ranks of its pool; a mapper asks.
+
+        ``trained`` is the policy's where both share the pool. Raises ConfigError for sizes that do
+        not divide.
+        """
+        return Mesh(dp=world)
 
     @abstractmethod
     async def generate(self, request: Request) -> Completion:

@@ -79,7 +79,15 @@ class Strategy(ABC):
     def __init__(self, config: Any, rank: RankInfo) -> None:
         self.config = config
         self.rank = rank
-        self.mesh = Mesh(dp=rank.world)
+        self.mesh = self.mesh_of(config, rank.world)
+
+    @classmethod
+    def mesh_of(cls, config: Any, world: int) -> Mesh:
+        """The mesh that this strategy lays over ``world`` ranks; a mapper asks it too.
+
+        Raises ConfigError for sizes that do not divide.
+        """
+        return Mesh(dp=world)
 
     @abstractmethod
     def build(self, spec: ModelSpec) -> None:

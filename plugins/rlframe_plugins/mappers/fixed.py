@@ -13,20 +13,39 @@ __all__ = ["FixedMapper"]
 
 
 class FixedMapper(Mapper):
-    """Every role in the pool that its ``pool`` option names, as data-parallel ranks."""
+    """Every role in the pool that its ``pool`` option names, on the mesh of its strategy."""
 
     def place(self, roles: Sequence[str], config: Config, cluster: ClusterInfo) -> Placement:
         """See :class:`Mapper`."""
         pools = {n: ResourcePool(n, p.nodes, p.devices) for n, p in config.pools.items()}
-        pool_of, mesh_of = {}, {}
+        pool_of: dict[str, str] = {}
+        mesh_of: dict[str, Mesh] = {}
         for role in roles:
             pool = config.rollout.config.pool if role == "rollout" else config.role(role).pool
             if pool not in pools:
                 raise ConfigError(f"role '{role}': {unknown_name('pool', pool, pools)}")
-            pool_of[role], mesh_of[role] = pool, Mesh(dp=pools[pool].size)
+            pool_of[role] = pool
+        for role, pool in pool_of.items():
+            if role != "rollout":
+                mesh_of[role] = strategy_mesh(config, role, pools[pool].size)
+        if "rollout" in pool_of:
+            pool = pool_of["rollout"]
+            trained = mesh_of.get("policy") if pool_of.get("policy") == pool else None
+            engine, options = config.rollout.load(), config.rollout.config
+            mesh_of["rollout"] = engine.mesh_of(options, pools[pool].size, trained)
         used = {name: pool for name, pool in pools.items() if name in pool_of.values()}
         _check_fit(used, cluster)
         return Placement(used, pool_of, mesh_of)
+
+
+def strategy_mesh(config: Config, role: str, ranks: int) -> Mesh:
+    """What a role's strategy makes of its pool; an error says which role asked."""
+    strategy = config.role(role).strategy
+    try:
+        mesh: Mesh = strategy.load().mesh_of(strategy.config, ranks)
+    except ConfigError as error:
+        raise ConfigError(f"role '{role}' on {ranks} ranks: {error}") from error
+    return mesh
 
 
 def _check_fit(pools: dict[str, ResourcePool], cluster: ClusterInfo) -> None:
