@@ -16,7 +16,13 @@ __all__ = ["Buffer", "InOrder", "buffer_state"]
 class InOrder(Sampler):
     """The oldest draw first."""
 
-    def choose(self, waiting: Sequence[GroupEntry], count: int, version: int) -> list[int]:
+    def choose(
+        self,
+        waiting: Sequence[GroupEntry],
+        count: int,
+        version: int,
+        played: Sequence[int] = (),
+    ) -> list[int]:
         """See :class:`Sampler`."""
         order = sorted(range(len(waiting)), key=lambda i: waiting[i].group_id)
         return order[:count]

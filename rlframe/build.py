@@ -109,6 +109,7 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
             checkpoint=connect_checkpoint(config, groups),
             recorder=_recorder(config, host, run_dir, callbacks, snapshots, validator),
             callbacks=callbacks,
+            rollout=groups.get("rollout"),
             second=SecondData.of(config, host, algorithm, tokenizer, sampling.max_new_tokens),
         )
     except BaseException:

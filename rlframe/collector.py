@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
+import time
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlframe.algorithm import Algorithm
@@ -18,6 +18,7 @@ from rlframe.errors import RlframeError, RolloutError
 from rlframe.interfaces.data import Environment
 from rlframe.interfaces.rollout import RolloutEngine
 from rlframe.interfaces.transfer import Produced
+from rlframe.loops import OwnLoop, ThreadLoop
 from rlframe.protocol import ONE_TO_ONE, protocol
 from rlframe.requests import Completion, Episode, Group, Request, Row
 
@@ -52,7 +53,8 @@ class Collector:
     ) -> None:
         self._algorithm, self._environment, self._scorer = algorithm, environment, scorer
         self._client, self._seed, self._prompt_key = client, seed, prompt_key
-        self._loop = OwnLoop()
+        self._loop: OwnLoop | ThreadLoop = OwnLoop()
+        self._playing: set[asyncio.Task[tuple[Group, int]]] = set()
 
     @protocol(ONE_TO_ONE)
     def collect(self, rows: Sequence[Row], samples: int = 0) -> Produced:
@@ -60,13 +62,37 @@ class Collector:
 
         ``samples`` above 0 plays so many episodes of each row as it asks for, and accepts them all.
         """
-        accepted, out = list[Group](), Gathered()
         asked = self._asked(samples) if samples else self._requests
-        for group, skipped in self._loop.run(self._run_groups(rows, asked)):
+        return self._gathered(self._loop.run(self._run_groups(rows, asked)), bool(samples))
+
+    @protocol(ONE_TO_ONE)
+    def turn(self, rows: Sequence[Row], at_least: int, wait_s: float) -> Produced:
+        """Start a group for each row, wait, and give all groups that have ended.
+
+        Waits until ``at_least`` of those that are played have ended, at most ``wait_s`` seconds;
+        the others are played on until the next call. Raises the first error of a group.
+        """
+        if isinstance(self._loop, OwnLoop):
+            self._loop.close()
+            self._loop = ThreadLoop("rlframe-collector")
+        return self._gathered(self._loop.run(self._turn(rows, at_least, wait_s)), False)
+
+    async def _turn(
+        self, rows: Sequence[Row], at_least: int, wait_s: float
+    ) -> list[tuple[Group, int]]:
+        for row in rows:
+            self._playing.add(asyncio.ensure_future(self.run_group(row, self._requests(row))))
+        ended = await _some_of(self._playing, at_least, wait_s)
+        self._playing -= ended
+        return [task.result() for task in ended]
+
+    def _gathered(self, ended: Sequence[tuple[Group, int]], accept_all: bool) -> Produced:
+        accepted, out = list[Group](), Gathered()
+        for group, skipped in ended:
             out.skipped_episodes += skipped
             if not group.trained:
                 out.failed[group.row.group_id] = "no episode of the group was scored"
-            elif samples or ask(self._algorithm, "accept", group):
+            elif accept_all or ask(self._algorithm, "accept", group):
                 accepted.append(group)
             else:
                 out.refused.append(group.row.group_id)
@@ -128,7 +154,12 @@ class Collector:
         return episode
 
     async def _generate(self, request: Request) -> Completion:
-        return await self._client.generate(request)
+        """One generation. What a publish aborted goes on under the new weights."""
+        started = time.monotonic()
+        done = await self._client.generate(request)
+        while done.finish_reason == "abort" and (rest := _rest(request, done, started)) is not None:
+            done = _joined(done, await self._client.generate(rest))
+        return done
 
     def _stamp(self, row: Row, position: int, request: Request) -> Request:
         sampling = request.sampling
@@ -163,32 +194,51 @@ def _check_episode(what: str, episode: object) -> None:
             )
 
 
-class OwnLoop:
-    """One event loop for a whole run, also where the caller's thread runs one (a notebook)."""
+def _rest(request: Request, done: Completion, started: float) -> Request | None:
+    """What is left of an aborted request: the same context, fewer tokens; None: nothing is.
 
-    def __init__(self) -> None:
-        self._runner = asyncio.Runner()
-        self._thread: ThreadPoolExecutor | None = None
+    Its seed is another one, since the tokens so far have used the first.
+    """
+    left, sampling = None, request.sampling
+    if request.deadline_s is not None:
+        left = request.deadline_s - (time.monotonic() - started)
+    count = len(done.token_ids)
+    if count >= sampling.max_new_tokens or (left is not None and left <= 0):
+        return None
+    seed = None if sampling.seed is None else episode_seed(sampling.seed, count, 0)
+    sampling = dataclasses.replace(
+        sampling,
+        max_new_tokens=sampling.max_new_tokens - count,
+        min_new_tokens=max(sampling.min_new_tokens - count, 0),
+        seed=seed,
+    )
+    prompt = (*request.prompt_ids, *done.token_ids)
+    return dataclasses.replace(request, prompt_ids=prompt, sampling=sampling, deadline_s=left)
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to the end and return the result."""
-        return self._apart(lambda: self._runner.run(work))
 
-    def close(self) -> None:
-        """Cancel what still runs."""
-        self._apart(self._runner.close)
-        if self._thread is not None:
-            self._thread.shutdown()
+def _joined(first: Completion, second: Completion) -> Completion:
+    return Completion(
+        (*first.token_ids, *second.token_ids),
+        (*first.logprobs, *second.logprobs),
+        (*first.versions, *second.versions),
+        second.finish_reason,
+    )
 
-    def _apart(self, call: Callable[[], T]) -> T:
-        """Call here, or in a thread of its own where this thread is inside a running loop."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return call()
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "rlframe-collector")
-        return self._thread.submit(call).result()
+
+async def _some_of(
+    playing: set[asyncio.Task[T]], at_least: int, wait_s: float
+) -> set[asyncio.Task[T]]:
+    """The tasks that are done, after ``at_least`` are or ``wait_s`` have passed."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + wait_s
+    await asyncio.sleep(0)
+    while True:
+        ended = {task for task in playing if task.done()}
+        left = until - loop.time()
+        failed = any(task.exception() is not None for task in ended)
+        if failed or len(ended) >= min(at_least, len(playing)) or left <= 0:
+            return ended
+        await asyncio.wait(playing - ended, timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _gather(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

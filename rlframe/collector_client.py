@@ -26,6 +26,7 @@ class CollectorClient:
     ) -> None:
         assert hosts, "no collector"
         self._hosts, self._schema, self._transfer = list(hosts), schema, transfer
+        self._next = 0
 
     @classmethod
     def start(
@@ -47,17 +48,32 @@ class CollectorClient:
         The first collector that fails gives its error to the future.
         """
 
-        def found(parts: list[Any]) -> Collected:
-            # A collector that accepted no group stores no column, and answers without handles.
-            pairs = [part if isinstance(part, tuple) else (part, {}) for part in parts]
-            return Collected.merge(
-                Collected.of(gathered, blocks, self._schema, self._transfer)
-                for gathered, blocks in pairs
-            )
-
         more = (samples,) if samples else ()
         calls = [host.call("collect", part, *more) for host, part in self._deal(rows)]
-        return all_of(calls, found)
+        return all_of(calls, self._merged)
+
+    def turn(self, rows: Sequence[Row], at_least: int, wait_s: float) -> Future[Collected]:
+        """Start these rows, and give what has ended; see ``Collector.turn``.
+
+        Every collector is asked for its even share of ``at_least``.
+        """
+        count = len(self._hosts)
+        first, self._next = self._next, (self._next + len(rows)) % count
+        parts = [list(rows[(place - first) % count :: count]) for place in range(count)]
+        share = -(-at_least // count)
+        calls = [
+            host.call("turn", part, share, wait_s)
+            for host, part in zip(self._hosts, parts, strict=True)
+        ]
+        return all_of(calls, self._merged)
+
+    def _merged(self, parts: list[Any]) -> Collected:
+        # A collector that accepted no group stores no column, and answers without handles.
+        pairs = [part if isinstance(part, tuple) else (part, {}) for part in parts]
+        return Collected.merge(
+            Collected.of(gathered, blocks, self._schema, self._transfer)
+            for gathered, blocks in pairs
+        )
 
     def validate(self, rows: Sequence[Row]) -> Future[list[GroupSummary]]:
         """An episode for each row as it is asked for, in the order of the rows."""

@@ -26,6 +26,7 @@ __all__ = [
     "batch_metrics",
     "peak_memory_gb",
     "score_metrics",
+    "staleness_metrics",
     "validation_metrics",
 ]
 
@@ -113,6 +114,20 @@ def score_metrics(batch: Batch, names: Iterable[str]) -> dict[str, float]:
         flat = [not has_signal(values[ids == one].tolist()) for one in np.unique(ids)]
         out["critic/rewards/zero_variance_groups"] = float(np.mean(flat)) if flat else 0.0
     return out
+
+
+def staleness_metrics(groups: Sequence[GroupSummary], version: int) -> dict[str, float]:
+    """Versions between the weights that sampled a token and those that learn from it.
+
+    The mean is over groups by their oldest token, the maximum over all.
+    """
+    ages = [version - g.oldest_version for g in groups if g.oldest_version >= 0]
+    if not ages:
+        return {}
+    return {
+        "training/staleness/mean": float(np.mean(ages)),
+        "training/staleness/max": float(max(ages)),
+    }
 
 
 def peak_memory_gb() -> float:

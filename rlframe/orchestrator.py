@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -20,17 +20,24 @@ from rlframe.assemble_batch import join_entries
 from rlframe.batch import Batch
 from rlframe.buffer import Buffer
 from rlframe.callbacks import CallbackList
-from rlframe.collected import Collected
 from rlframe.collector_client import CollectorClient
 from rlframe.columns import Schema
 from rlframe.config import Config
 from rlframe.data import PromptStream
-from rlframe.errors import TrainingError
+from rlframe.entry import GroupEntry
+from rlframe.intake import Intake
 from rlframe.interfaces.checkpoint import CheckpointEngine
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.transfer import CountedTransfer
 from rlframe.ledger import Ledger
-from rlframe.metrics import ROLE_PREFIX, Stopwatch, batch_metrics, peak_memory_gb, score_metrics
+from rlframe.metrics import (
+    ROLE_PREFIX,
+    Stopwatch,
+    batch_metrics,
+    peak_memory_gb,
+    score_metrics,
+    staleness_metrics,
+)
 from rlframe.plan import UpdatePlan, plan_update
 from rlframe.roles import roles_of
 from rlframe.together import infer_together, update_together
@@ -39,7 +46,10 @@ if TYPE_CHECKING:
     from rlframe.record import Recorder
     from rlframe.second_data import SecondData
 
-__all__ = ["Orchestrator", "Parts"]
+__all__ = ["Orchestrator", "Parts", "Running"]
+
+Running = Literal["none", "keep", "abort"]
+"""What a publish does with generations that go on."""
 
 
 @dataclass
@@ -60,6 +70,7 @@ class Parts:
     callbacks: CallbackList
     buffer: Buffer = field(default_factory=Buffer)
     second: SecondData | None = None
+    rollout: WorkerGroup | None = None
 
 
 class Orchestrator:
@@ -72,6 +83,14 @@ class Orchestrator:
         self.version = 0
         self.stop_reason = ""
         self.clock = Stopwatch()
+        self.intake = Intake(
+            parts.stream,
+            parts.collector,
+            parts.buffer,
+            max_refills=parts.config.data.max_refills,
+            method=type(parts.algorithm).__name__,
+            tell=parts.recorder.message,
+        )
         self.ledger = Ledger(parts.transfer)
         """Told of every batch and group that nothing will read again."""
         self._read_before = 0
@@ -83,17 +102,27 @@ class Orchestrator:
         """Whether the run has its steps, or was asked to stop."""
         return self.step >= self.config.steps or bool(self.stop_reason)
 
+    @property
+    def steps_left(self) -> int:
+        """Steps that are still to be taken, one that runs included."""
+        return max(self.config.steps - self.step, 0)
+
     # --- the three stages -------------------------------------------------------------------
 
     def collect(self, count: int | None = None) -> Batch:
         """Play groups until ``count`` (default: a step's prompts) are accepted."""
         wanted = count or self.config.data.prompts_per_step
         with self.clock.stage("gen"):
-            drawn = self._fill(wanted)
-            groups = self.buffer.take(wanted, self.version)
+            self.intake.fill(wanted)
+        return self.join(self.buffer.take(wanted, self.version))
+
+    def join(self, groups: Sequence[GroupEntry]) -> Batch:
+        """The batch of a step from groups that were taken out of the buffer."""
+        self.intake.forget(entry.group_id for entry in groups)
         batch = join_entries(groups)
         second = self.parts.second
-        self._figures |= batch_metrics(batch, groups) | drawn
+        self._figures |= batch_metrics(batch, groups) | self.intake.take_figures()
+        self._figures |= staleness_metrics(groups, self.version)
         self.parts.recorder.collected(self.step + 1, groups)
         return batch if second is None else second.join(batch)
 
@@ -109,13 +138,24 @@ class Orchestrator:
         self.ledger.done(batch)
         return metrics
 
-    def publish(self) -> None:
-        """Give the rollout engines the policy's weights as the next version."""
+    def publish(self, running: Running = "none") -> None:
+        """Give the rollout engines the policy's weights as the next version.
+
+        ``running`` says what becomes of generations that go on: "none" promises that there are
+        none, "keep" stops them for the exchange, "abort" ends them with what they have, to be
+        continued under the new weights.
+        """
         self.version += 1
-        if self.parts.checkpoint is not None:
-            with self.clock.stage("update_weights"):
-                stats = self.parts.checkpoint.publish(self.version)
-            self._figures["perf/sync_bytes"] = float(stats.bytes_moved)
+        if self.parts.checkpoint is None:
+            return
+        rollout = self.parts.rollout
+        with self.clock.stage("update_weights"):
+            if running != "none" and rollout is not None:
+                rollout.call("pause", running).result()
+            stats = self.parts.checkpoint.publish(self.version)
+            if running != "none" and rollout is not None:
+                rollout.call("resume").result()
+        self._figures["perf/sync_bytes"] = float(stats.bytes_moved)
 
     # --- what the stages are made of ---------------------------------------------------------
 
@@ -165,38 +205,6 @@ class Orchestrator:
 
     def _trained(self) -> Sequence[RoleSpec]:
         return [r for r in self._specs if r.trained and self.step + 1 >= r.from_step]
-
-    def _fill(self, wanted: int) -> dict[str, float]:
-        """Draw until the buffer holds enough; returns what was turned down on the way."""
-        figures = {"collect/refused_groups": 0.0, "collect/failed_groups": 0.0}
-        figures["collect/skipped_episodes"] = 0.0
-        fault = ""
-        for _ in range(self.config.data.max_refills + 1):
-            missing = wanted - len(self.buffer)
-            if missing <= 0:
-                return figures
-            found = self.parts.collector.collect(self.stream.draw(missing)).result()
-            self.buffer.put(found.accepted)
-            self._count(found, figures)
-            fault = f". The last fault: {found.fault}" if found.fault else fault
-        if len(self.buffer) >= wanted:
-            return figures
-        raise TrainingError(
-            f"after {self.config.data.max_refills + 1} draws only {len(self.buffer)} of {wanted} "
-            f"groups were accepted: {type(self.algorithm).__name__}.accept refused "
-            f"{figures['collect/refused_groups']:.0f}, {figures['collect/failed_groups']:.0f} had "
-            "no score. Use prompts of mixed difficulty, a higher temperature, more "
-            f"algo.samples_per_prompt, or raise data.max_refills{fault}"
-        )
-
-    def _count(self, found: Collected, figures: dict[str, float]) -> None:
-        figures["collect/refused_groups"] += len(found.refused)
-        figures["collect/failed_groups"] += len(found.failed)
-        figures["collect/skipped_episodes"] += found.skipped_episodes
-        if found.fault:
-            self.parts.recorder.message(f"left out, by reward.on_error=skip: {found.fault}")
-        for group, reason in found.failed.items():
-            self.parts.recorder.message(f"prompt {group} left out: {reason}")
 
     def _role_metrics(self, role: RoleSpec, results: Sequence[Any]) -> dict[str, float]:
         prefix = ROLE_PREFIX.get(role.name, role.name)
@@ -270,6 +278,7 @@ class Orchestrator:
             "step": self.step,
             "version": self.version,
             "stream": self.stream.state_dict(),
+            "intake": self.intake.state_dict(),
             "buffer": self.buffer.state_dict(),
             "second": self.parts.second.stream.state_dict() if self.parts.second else None,
             "kinds": {role.name: role.model for role in self._specs if role.trained},
@@ -281,6 +290,7 @@ class Orchestrator:
         """The reverse of :meth:`state_dict`."""
         self.step, self.version = int(state["step"]), int(state["version"])
         self.stream.load_state_dict(state["stream"])
+        self.intake.load_state_dict(state["intake"])
         self.buffer.load_state_dict(
             state["buffer"], schema=self.parts.schema, transfer=self.parts.transfer
         )

@@ -232,6 +232,7 @@ def _before_collecting(run: Orchestrator) -> dict[str, Any]:
     """The parts of a run's state that collecting changes; waiting groups are not yet read."""
     parts = {
         "stream": run.stream.state_dict(),
+        "intake": run.intake.state_dict(),
         "algorithm": ask_mapping(run.algorithm, "state_dict"),
     }
     kept = copy.deepcopy({"run": parts, "rng": rng_state()})

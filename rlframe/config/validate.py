@@ -25,6 +25,7 @@ def validate(config: Config) -> None:
             f"run.max_restarts={config.run.max_restarts}: cluster '{config.cluster.name}' restarts "
             "no workers: set it to 0, or go on by hand with --resume auto"
         )
+    _check_overlap(config)
     minibatch = getattr(config.algo.config, "minibatch_prompts", 0)
     if minibatch > config.data.prompts_per_step:
         raise ConfigError(
@@ -39,6 +40,25 @@ def validate(config: Config) -> None:
         )
     for path, selected in selected_components(config):
         _validate_component(path, selected, config)
+
+
+def _check_overlap(config: Config) -> None:
+    """Rollout and update at once need weights of their own."""
+    scheduler = config.scheduler
+    if not scheduler.load().overlaps:
+        return
+    if config.algo.load().offline:
+        raise ConfigError(
+            f"scheduler '{scheduler.name}' lets the rollout overlap the update, and algo "
+            f"'{config.algo.name}' has no rollout: use --scheduler sync"
+        )
+    checkpoint = config.checkpoint
+    if checkpoint.load().shares_storage(checkpoint.config):
+        raise ConfigError(
+            f"scheduler '{scheduler.name}' lets the rollout go on while the weights change, but "
+            f"checkpoint '{checkpoint.name}' shares their storage: set checkpoint.copy=true, or "
+            "give the rollout a pool of its own with checkpoint=transport"
+        )
 
 
 def selected_components(config: Config) -> Iterator[tuple[str, Selected]]:

@@ -63,6 +63,11 @@ class Resharder(ABC):
 class CheckpointEngine(ABC):
     """Executes a plan as weight version N: whole or not at all."""
 
+    @classmethod
+    def shares_storage(cls, config: Any) -> bool:
+        """Whether the rollout may read what the trainer changes, so that they must take turns."""
+        return False
+
     def layouts(self, source: Layout, target: Layout) -> tuple[Layout, Layout]:
         """Both layouts over the ranks that the plan speaks of; default: the same ranks."""
         return source, target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from rlframe.config import Config
@@ -19,6 +19,8 @@ Metrics = Mapping[str, float]
 class Scheduler(ABC):
     """Orders collect, learn and publish; yields only where the state can be saved."""
 
+    overlaps: ClassVar[bool] = False
+    """Whether groups are played while the policy learns or its weights are published."""
     config: Any
 
     def __init__(self, config: Any = None) -> None:
@@ -36,8 +38,18 @@ class Sampler(ABC):
         self.config = config
 
     @abstractmethod
-    def choose(self, waiting: Sequence[GroupEntry], count: int, version: int) -> list[int]:
-        """Positions of the ``count`` groups to take, in order, by their summaries."""
+    def choose(
+        self,
+        waiting: Sequence[GroupEntry],
+        count: int,
+        version: int,
+        played: Sequence[int] = (),
+    ) -> list[int]:
+        """Positions of the groups to take, ``count`` of them, in order, by their summaries.
+
+        ``played`` are the ids of groups that have not ended. Fewer than ``count`` positions mean
+        that one of these is to be waited for.
+        """
 
 
 class Callback:

@@ -34,6 +34,11 @@ class HybridCheckpoint(CheckpointEngine):
             """Check ranges; raises ValueError."""
             check_range(self, "bucket_mib", 1)
 
+    @classmethod
+    def shares_storage(cls, config: HybridCheckpoint.Config) -> bool:
+        """See :class:`CheckpointEngine`."""
+        return not config.copy
+
     def prepare(self, plan: Plan, sources: WorkerGroup, targets: WorkerGroup) -> None:
         """See :class:`CheckpointEngine`."""
         if plan.source.world != plan.target.world:

@@ -1,0 +1,50 @@
+"""Which waiting groups a step takes, where it may choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlframe.buffer import InOrder
+from rlframe.entry import GroupEntry
+from rlframe.interfaces.loop import Sampler
+
+__all__ = ["Freshest", "InOrder", "Windowed"]
+
+
+class Freshest(Sampler):
+    """The groups of the newest weights first; of equal ones the earliest draw."""
+
+    def choose(
+        self,
+        waiting: Sequence[GroupEntry],
+        count: int,
+        version: int,
+        played: Sequence[int] = (),
+    ) -> list[int]:
+        """See :class:`Sampler`."""
+        order = sorted(
+            range(len(waiting)), key=lambda i: (-waiting[i].oldest_version, waiting[i].group_id)
+        )
+        return order[:count]
+
+
+class Windowed(Sampler):
+    """The earliest draws, from a window of one step's groups at the head of the queue.
+
+    What ended beyond the window waits until slow groups at its head have ended too, so that quick
+    ones of later prompts never push them aside: a batch is not biased to short responses, and no
+    step waits for all of an earlier one.
+    """
+
+    def choose(
+        self,
+        waiting: Sequence[GroupEntry],
+        count: int,
+        version: int,
+        played: Sequence[int] = (),
+    ) -> list[int]:
+        """See :class:`Sampler`."""
+        queue = sorted([*played, *(entry.group_id for entry in waiting)])
+        window = set(queue[: 2 * count])
+        order = sorted(range(len(waiting)), key=lambda i: waiting[i].group_id)
+        return [i for i in order if waiting[i].group_id in window][:count]
