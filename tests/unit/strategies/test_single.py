@@ -87,7 +87,7 @@ def test_eager_attention_is_used_when_asked_for(path: Path) -> None:
 
 
 def test_two_ranks_are_refused() -> None:
-    with pytest.raises(ConfigError, match="--strategy fsdp"):
+    with pytest.raises(ConfigError, match="--strategy ddp or fsdp"):
         SingleStrategy(SingleStrategy.Config(), RankInfo(rank=0, world=2))
 
 
