@@ -10,7 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ from rlframe_strategies.module import LanguageModel
 from rlframe_strategies.optim import Optimiser, squared_norm
 from rlframe_strategies.passes import Passes
 from rlframe_strategies.snapshot import load_snapshot, save_snapshot
+
+if TYPE_CHECKING:
+    from rlframe.config import OptimConfig
 
 __all__ = ["TorchStrategy"]
 
@@ -55,6 +58,10 @@ class TorchStrategy(Passes):
     @abstractmethod
     def layout(self) -> Layout:
         """Where the parameters' elements lie; each rank knows the whole layout."""
+
+    def state_layout(self) -> Layout:
+        """Where the elements of the optimiser's state lie; by default beside the weights."""
+        return self.layout()
 
     def sum_squares(self, local: Tensor) -> Tensor:
         """Squares () summed over every distinct gradient element, from this rank's sum."""
@@ -92,7 +99,11 @@ class TorchStrategy(Passes):
             self.module.requires_grad_(False)
         self.place(self.module)
         if spec.optim is not None:
-            self.optimiser = Optimiser(self.weights(), decays, spec.optim, spec.optim_steps)
+            self.optimiser = self.make_optimiser(decays, spec.optim)
+
+    def make_optimiser(self, decays: set[str], config: OptimConfig) -> Optimiser:
+        """The optimiser of the placed module; ``decays`` names the weights with weight decay."""
+        return Optimiser(self.weights(), decays, config, self.spec.optim_steps)
 
     def weights(self) -> dict[str, Tensor]:
         """This rank's storage of every parameter by canonical name."""

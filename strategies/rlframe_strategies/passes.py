@@ -51,6 +51,10 @@ class Passes(Strategy):
         out: dict[str, Tensor] = self.module(inputs, computes, beside)
         return out
 
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss ()."""
+        torch.autograd.backward(loss)
+
     def forward(self, micro: TensorDict, computes: Sequence[str]) -> Output:
         """A pass without gradient; outputs on the CPU, whole rows."""
         self.module.check_computes(computes)
@@ -75,11 +79,11 @@ class Passes(Strategy):
                 out = self._outputs(there, computes)
                 share = loss_fn(Output(**out), there)
                 if share.requires_grad:
-                    torch.autograd.backward(share)
+                    self.backward(share)
                 elif self.collective:
-                    _backward_nothing(out)
+                    self.backward(_nothing(out))
             elif self.collective:
-                _backward_nothing(self._flat(None, computes)[0])
+                self.backward(_nothing(self._flat(None, computes)[0]))
 
     def attach(self, other: Strategy, form: Divergence) -> None:
         """See :class:`Strategy`."""
@@ -135,10 +139,9 @@ class Passes(Strategy):
         return make_inputs(micro, packed=packs, masked=not packs, whole=whole, shared=ours, pad=pad)
 
 
-def _backward_nothing(out: Mapping[str, Tensor]) -> None:
-    """A backward pass that adds zero, so that this rank takes part in every collective."""
-    tensors = [tensor for tensor in out.values() if tensor.requires_grad]
-    torch.autograd.backward(tensors, [torch.zeros_like(tensor) for tensor in tensors])
+def _nothing(out: Mapping[str, Tensor]) -> Tensor:
+    """A loss () with gradient zero, so that this rank's backward takes part in every collective."""
+    return torch.stack([(t * 0).sum() for t in out.values() if t.requires_grad]).sum()
 
 
 def _empty(micro: TensorDict, computes: Sequence[str]) -> Output:

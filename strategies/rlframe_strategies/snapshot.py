@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from rlframe.errors import SnapshotError
-from rlframe_strategies.boxes import SavedBoxes, write_boxes
+from rlframe_strategies.boxes import SavedBoxes, held_parts, write_parts
 
 if TYPE_CHECKING:
     from rlframe_strategies.base import TorchStrategy
@@ -24,11 +23,12 @@ def save_snapshot(strategy: TorchStrategy, directory: Path) -> None:
     """
     from safetensors import SafetensorError
 
-    tensors: dict[str, dict[str, Tensor]] = {"weight": strategy.weights()}
+    rank, layout = strategy.rank.rank, strategy.layout()
+    parts = held_parts(layout, rank, {"weight": strategy.weights()})
     state: dict[str, Any] = {"kind": strategy.spec.kind, "optimiser": None}
     optimiser = strategy.optimiser
     if optimiser is not None:
-        tensors.update(optimiser.state())
+        parts += held_parts(strategy.state_layout(), rank, optimiser.state())
         state["optimiser"] = optimiser.config.name
         state["steps"] = optimiser.steps
         state["counts"] = optimiser.counts()
@@ -36,9 +36,9 @@ def save_snapshot(strategy: TorchStrategy, directory: Path) -> None:
     if strategy.device.type == "cuda":
         extra["rng_cuda"] = torch.cuda.get_rng_state(strategy.device)
     try:
-        write_boxes(directory, strategy.rank.rank, strategy.layout(), tensors, state, extra)
+        write_parts(directory, rank, layout, parts, state, extra)
     except (OSError, SafetensorError) as error:
-        raise SnapshotError(f"rank {strategy.rank.rank}: {error}") from error
+        raise SnapshotError(f"rank {rank}: {error}") from error
 
 
 def load_snapshot(strategy: TorchStrategy, directory: Path) -> None:
@@ -61,8 +61,9 @@ def load_snapshot(strategy: TorchStrategy, directory: Path) -> None:
                 f"snapshot {directory} was written with optimiser {state['optimiser']}, "
                 f"not {optimiser.config.name}: set optim.name or start anew"
             )
+        layout = strategy.state_layout()
         for kind, buffers in optimiser.state().items():
-            saved.read_into(kind, pieces, layout, buffers)
+            saved.read_into(kind, layout.ranks[strategy.rank.rank], layout, buffers)
         optimiser.restore(int(state["steps"]), state["counts"])
     _restore_rng(strategy, saved)
 
