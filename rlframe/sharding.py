@@ -15,7 +15,15 @@ from rlframe.errors import ConfigError
 from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece, strides
 from rlframe.protocol import Mesh
 
-__all__ = ["Cut", "Grouping", "flat_layout", "generation_place", "grid_layout", "stage_of_layer"]
+__all__ = [
+    "Cut",
+    "Grouping",
+    "flat_layout",
+    "flat_pieces",
+    "generation_place",
+    "grid_layout",
+    "stage_of_layer",
+]
 
 Grouping = Literal["strided", "adjacent"]
 """strided: zero redundancy, a rank's training shard lies inside its generation shard; adjacent: the
@@ -96,11 +104,18 @@ def flat_layout(params: Mapping[str, ParamInfo], world: int) -> Layout:
             total = Box((0,) * len(info.shape), info.shape).size
             size = -(-total // world)
             start, end = min(rank * size, total), min((rank + 1) * size, total)
-            for box, at in _runs(info.shape, start, end):
-                view = LocalView(name, at - start, strides(info.shape))
-                pieces.append(Piece(name, box, view))
+            pieces += flat_pieces(name, info, (start, end), LocalView(name, 0, ()))
         ranks.append(tuple(pieces))
     return Layout(params, tuple(ranks))
+
+
+def flat_pieces(
+    name: str, info: ParamInfo, span: tuple[int, int], view: LocalView
+) -> Iterator[Piece]:
+    """Elements ``span`` of a flattened parameter, which lie one after the other from ``view`` on."""
+    for box, at in _runs(info.shape, *span):
+        held = LocalView(view.key, view.offset + at - span[0], strides(info.shape))
+        yield Piece(name, box, held)
 
 
 def _stages(cut: Cut, layers: int, stages: int) -> set[int]:
