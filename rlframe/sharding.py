@@ -112,7 +112,7 @@ def flat_layout(params: Mapping[str, ParamInfo], world: int) -> Layout:
 def flat_pieces(
     name: str, info: ParamInfo, span: tuple[int, int], view: LocalView
 ) -> Iterator[Piece]:
-    """Elements ``span`` of a flattened parameter, which lie one after the other from ``view`` on."""
+    """Elements ``span`` of a flattened parameter, one after the other from ``view`` on."""
     for box, at in _runs(info.shape, *span):
         held = LocalView(view.key, view.offset + at - span[0], strides(info.shape))
         yield Piece(name, box, held)
