@@ -62,6 +62,11 @@ class ProcessGroup:
             dist.all_reduce(total, dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX)
         return total
 
+    @property
+    def last(self) -> bool:
+        """Whether :meth:`leave` destroys the group."""
+        return _members == [self]
+
     def leave(self) -> None:
         """Destroy the group if this is the last that uses it; not one that others had made."""
         from torch import distributed as dist
