@@ -26,6 +26,14 @@ def rlframe_components() -> Sequence[Component]:
             summary="FSDP2: parameters, gradients and optimiser state sharded over the ranks",
         ),
         Component(
+            "strategy",
+            "deepspeed",
+            "rlframe_strategies.deepspeed:DeepSpeedStrategy",
+            requires=("deepspeed",),
+            extra="deepspeed",
+            summary="DeepSpeed ZeRO 0 to 3, with offload to the host",
+        ),
+        Component(
             "model",
             "causal-lm",
             "rlframe_strategies.engine:CausalLMEngine",
