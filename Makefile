@@ -7,7 +7,7 @@ JOBS   ?= 2
 BENCHES := $(filter-out common mapper_measured,$(basename $(notdir $(wildcard benchmarks/*.py))))
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fit test lint types unit bench tiny-model clean help
+.PHONY: fit test test-deepspeed lint types unit bench tiny-model clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -31,6 +31,24 @@ types: $(VENV)/.installed  ## mypy --strict
 
 unit: $(VENV)/.installed  ## pytest: unit, conformance, contract and end-to-end tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -rs $(ARGS)
+
+DS_VENV := .venv-deepspeed
+DS_ENV  := TORCH_EXTENSIONS_DIR=$(CURDIR)/$(DS_VENV)/extensions OMP_NUM_THREADS=1
+DS_TESTS := tests/conformance/test_deepspeed.py tests/unit/strategies/test_deepspeed.py \
+	tests/unit/strategies/test_deepspeed_setup.py tests/e2e/test_deepspeed_runs.py
+
+$(DS_VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(DS_VENV)/bin/python || $(PYTHON) -m venv $(DS_VENV)
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(DS_VENV)/bin/python -m pip install --quiet \
+		--disable-pip-version-check -c constraints.txt -e '.[dev,deepspeed]'
+	touch $@
+
+$(DS_VENV)/.ops: $(DS_VENV)/.installed
+	$(DS_ENV) $(DS_VENV)/bin/python -m rlframe_strategies.deepspeed_setup
+	touch $@
+
+test-deepspeed: $(DS_VENV)/.ops  ## tests of strategy deepspeed, in an environment of their own
+	$(DS_ENV) $(DS_VENV)/bin/python -m pytest -n $(JOBS) -rs $(DS_TESTS) $(ARGS)
 
 bench: $(VENV)/.installed  ## run every benchmark; results go to benchmarks/results
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
