@@ -222,26 +222,10 @@ def start_groups(
             groups[role].width = width_of(spec.model.path)
     except BaseException:
         cluster.close()
+                mesh=placement.mesh_of["rollout"],
+                grouping=config.resharder.load().grouping,
         raise
     return cluster, groups, transfer
-
-
-def connect_checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any:
-    """The engine that gives the policy's weights to the rollout; None without one."""
-    if "rollout" not in groups:
-        return None
-    source = groups["policy"].call("layout").result()[0]
-    target = groups["rollout"].call("layout", source).result()[0]
-    engine = config.checkpoint.load()(config.checkpoint.config)
-    resharder = config.resharder.load()(config.resharder.config)
-    plan = resharder.plan(*engine.layouts(source, target))
-    engine.prepare(plan, groups["policy"], groups["rollout"])
-    return engine
-
-
-def _held_out(config: Config, host: PluginHost) -> Dataset | None:
-    uri = config.data.validate
-    return open_dataset(uri, host, config.data) if uri else None
 
 
 def _validation_rows(

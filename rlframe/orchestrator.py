@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -88,6 +88,7 @@ class Orchestrator:
     def collect(self, count: int | None = None) -> Batch:
         """Play groups until ``count`` (default: a step's prompts) are accepted."""
         wanted = count or self.config.data.prompts_per_step
+        self._phase("generate")
         with self.clock.stage("gen"):
             drawn = self._fill(wanted)
             groups = self.buffer.take(wanted, self.version)
@@ -100,6 +101,7 @@ class Orchestrator:
     def learn(self, batch: Batch) -> dict[str, float]:
         """Score the batch, derive advantages, update every trained role."""
         self.parts.recorder.updating()
+        self._phase("train")
         batch = self._score(batch)
         ask(self.algorithm, "scored", batch)
         batch.scalars = ask_mapping(self.algorithm, "scalars")
@@ -115,9 +117,17 @@ class Orchestrator:
         if self.parts.checkpoint is not None:
             with self.clock.stage("update_weights"):
                 stats = self.parts.checkpoint.publish(self.version)
+            for note in stats.notes:
+                self.parts.recorder.message(note)
             self._figures["perf/sync_bytes"] = float(stats.bytes_moved)
+            self._figures["perf/sync_extra_bytes"] = float(stats.extra_bytes)
+            self._figures["perf/sync_redundant_bytes"] = float(stats.redundant_bytes)
 
     # --- what the stages are made of ---------------------------------------------------------
+
+    def _phase(self, phase: Literal["train", "generate"]) -> None:
+        if self.parts.checkpoint is not None:
+            self.parts.checkpoint.phase(phase)
 
     def _score(self, batch: Batch) -> Batch:
         roles = [r for r in self._specs if r.outputs and not self._given_by_update(r)]

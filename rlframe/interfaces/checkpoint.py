@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.layout import Layout, Plan
+from rlframe.sharding import Grouping
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BaseWeights",
+    "AfterGeneration",
     "CheckpointEngine",
     "Codec",
     "FetchedWeights",
@@ -32,14 +34,26 @@ __all__ = [
 
 
 @dataclass(frozen=True)
+AfterGeneration = Literal["keep", "cache", "offload", "release"]
+"""What a rollout engine gives back while its devices train: nothing; its key-value cache; that, and
+its weights to the host; that, and its weights for good until the next version."""
+
+
 class SyncStats:
-    """What one publish cost: version, bytes received by all ranks, seconds, bytes on top."""
+    """What one publish cost: version, bytes received by all ranks, seconds.
+
+    ``extra_bytes``: storage of weights beyond the larger of a rank's two layouts, over all ranks.
+    ``redundant_bytes``: a rank's training weights outside its generation shard, the most of any.
+    ``notes`` say what went wrong on the way, and what was done about it.
+    """
 
     version: int
     bytes_moved: int
     seconds: float
     extra_bytes: int = 0
 
+    redundant_bytes: int = 0
+    notes: tuple[str, ...] = ()
 
 @dataclass(frozen=True)
 class HandedOver:
@@ -53,6 +67,9 @@ class Resharder(ABC):
     """From two layouts to who sends which box to whom. Pure: no process, no device."""
 
     def __init__(self, config: Any = None) -> None:
+    grouping: ClassVar[Grouping] = "strided"
+    """Which ranks of a training replica form a generation replica, where engines can choose."""
+
         self.config = config
 
     @abstractmethod
@@ -78,9 +95,15 @@ class CheckpointEngine(ABC):
     def publish(self, version: int) -> SyncStats:
         """Give the targets the sources' weights as ``version``."""
 
-    def join(self, replica: str) -> None:
-        """Bring a late replica to the current version."""
-        raise NotImplementedError(f"{type(self).__name__} has no replicas")
+    def phase(self, phase: Literal["train", "generate"]) -> None:
+        """What the next stage does; where both share devices one may make room for the other."""
+
+    def join(self) -> int:
+        """Bring replicas that started late to the current version; the bytes that they received.
+
+        The others go on serving. Raises SyncError where there is no version yet.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no replicas of its own")
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -131,6 +154,10 @@ class Transport(ABC):
     def close(self) -> None:
         """On the controller: leave nothing behind."""
 
+
+    def renew(self) -> None:
+        """On the controller: forget connections, after a failure or when a replica is new."""
+        self.key = uuid.uuid4().hex
 
 class Codec(ABC):
     """How the elements of a bucket are written; works on their bits and loses none.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from rlframe.algorithm import RoleSpec
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
 from rlframe.layout import Layout, Plan
-from rlframe.protocol import DP_METRIC, ONE_TO_ALL, ONE_TO_ONE, THREE_D_PROTO, protocol
+from rlframe.protocol import ALL_TO_ALL, DP_METRIC, ONE_TO_ALL, ONE_TO_ONE, THREE_D_PROTO, protocol
 
 if TYPE_CHECKING:
     from rlframe.batch import Batch
     from rlframe.config import Selected
     from rlframe.interfaces.checkpoint import HandedOver, Transport
+    from rlframe.checksums import Query
     from rlframe.packed import Packed
     from rlframe.plan import UpdatePlan
 
@@ -92,7 +93,14 @@ class ModelEngine(ABC):
 
     @abstractmethod
     @protocol(ONE_TO_ALL)
-    def prepare_hand_over(self, target: str, plan: Plan, copy: bool, bucket_mib: int) -> None:
+    def prepare_hand_over(
+        self,
+        target: str,
+        plan: Plan,
+        copy: bool,
+        bucket_mib: int,
+        after: AfterGeneration = "keep",
+    ) -> None:
         """Get ready to give the peer engine ``target`` its weights by ``plan``, in buckets.
 
         Where the plan needs no move both share storage, unless ``copy`` asks for a second buffer.
@@ -100,6 +108,7 @@ class ModelEngine(ABC):
 
     @abstractmethod
     @protocol(ONE_TO_ALL)
+        ``after`` says what the peer gives back when :meth:`phase` ends its generation.
     def hand_over(self, target: str, version: int) -> HandedOver:
         """Load this rank's part of the weights into a peer engine as ``version``."""
 
@@ -116,7 +125,12 @@ class ModelEngine(ABC):
     @abstractmethod
     @protocol(ONE_TO_ALL)
     def phase(self, phase: Literal["train", "generate", "idle"]) -> None:
-        """Make room for what comes next (offload, release caches)."""
+        """Make room for what comes next (offload, release caches); bring back what it needs."""
+    @abstractmethod
+    @protocol(ALL_TO_ALL)
+    def checksums(self, queries: Sequence[Query]) -> list[int]:
+        """``rlframe.checksums`` of this rank's weights, one number a query."""
+
 
     @abstractmethod
     @protocol(ONE_TO_ALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from rlframe.host.resolve import resolve
 from rlframe.interfaces.checkpoint import CheckpointEngine, SyncStats
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.layout import Layout, Plan
+from rlframe_plugins.checkpoint.verify import Verifier
 
 __all__ = ["TransportCheckpoint"]
 
@@ -43,11 +45,20 @@ class TransportCheckpoint(CheckpointEngine):
         """Most bytes staged in one piece, MiB, at least 1."""
         timeout_s: float = 300.0
         """Longest wait for a rank in an exchange, seconds, above 0."""
+        keep_memory: bool = True
+        """Keep staged memory (shm) and a replica's second storage for the next version, which then
+        takes a third of the time; false gives both back after each."""
+        retries: int = 1
+        """How often a version that did not come whole is sent again, all of it, at least 0."""
+        verify: int = 0
+        """Compare weights after every this many versions, at least 0; 0 never does."""
 
         def __post_init__(self) -> None:
             """Check ranges; raises ValueError."""
             check_range(self, "bucket_mib", 1)
             check_range(self, "timeout_s", above=0)
+            check_range(self, "retries", 0)
+            check_range(self, "verify", 0)
 
     def layouts(self, source: Layout, target: Layout) -> tuple[Layout, Layout]:
         """Trainers first, replicas after them."""
@@ -61,40 +72,77 @@ class TransportCheckpoint(CheckpointEngine):
         codec = resolve(current_host(), "codec", self.config.codec).value()
         self._transport = transport(self.config, codec)
         self._plan, self._sources, self._targets = plan, sources, targets
-        answer = sources.call("listen_for_replicas", self._transport).result()
-        self._transport.connect(answer)
-        self._full = True
+        first = sources.mesh.size
+        self._verifier = Verifier(plan, sources, targets, first) if self.config.verify else None
+        self._full, self._version, self._published = True, -1, 0
+        self._meet()
 
     def publish(self, version: int) -> SyncStats:
-        """See :class:`CheckpointEngine`."""
-        started = time.perf_counter()
-        moved = self._move(version)
+        """See :class:`CheckpointEngine`; a version that did not come whole is sent again."""
+        started, notes = time.perf_counter(), []
+        for left in range(self.config.retries, -1, -1):
+            try:
+                moved = self._move(version)
+                break
+            except SyncError as error:
+                if not left:
+                    raise
+                notes.append(f"{error}; it is sent again")
         self._targets.call("flip_weights", version).result()
-        self._full = False
-        return SyncStats(version, moved, time.perf_counter() - started)
+        self._full, self._version = False, version
+        self._published += 1
+        if self._verifier is not None and self._published % self.config.verify == 0:
+            self._verifier.check(version)
+        return SyncStats(version, moved, time.perf_counter() - started, notes=tuple(notes))
+
+    def join(self) -> int:
+        """See :class:`CheckpointEngine`; the trainers must still hold the current version."""
+        if self._version < 0:
+            raise SyncError(
+                "no version was published yet: a replica gets the first with all others"
+            )
+        full = self._full
+        if self._transport.together:
+            self._transport.renew()
+            self._meet()
+        moved = self._move(self._version, late=True)
+        self._targets.call("flip_weights", self._version, True).result()
+        self._full = full
+        return moved
 
     def close(self) -> None:
         """See :class:`CheckpointEngine`."""
         if hasattr(self, "_transport"):
             self._transport.close()
 
-    def _move(self, version: int) -> int:
+    def _meet(self) -> None:
+        """Have the first trainer listen, and remember where."""
+        answer = self._sources.call("listen_for_replicas", self._transport).result()
+        self._transport.connect(answer)
+
+    def _move(self, version: int, *, late: bool = False) -> int:
         """Stage and fetch; after any failure the next version needs no earlier one."""
-        full, self._full = self._full, True
+        full, self._full = self._full or late, True
         staging = self._sources.call("stage_weights", self._transport, self._plan, version, full)
-        receipts = [] if self._transport.together else staging.result()
+        receipts: Sequence[Any] = []
         try:
+            receipts = [] if self._transport.together else staging.result()
             fetching = self._targets.call(
-                "fetch_weights", self._transport, self._plan, version, receipts
+                "fetch_weights", self._transport, self._plan, version, receipts, late
             )
             if self._transport.together:
-                _meet(staging, fetching)
+                _both(staging, fetching)
             return int(sum(fetching.result()))
+        except SyncError:
+            if self._transport.together:
+                self._transport.renew()
+                self._meet()
+            raise
         finally:
             self._transport.discard(receipts)
 
 
-def _meet(staging: Future[Any], fetching: Future[Any]) -> None:
+def _both(staging: Future[Any], fetching: Future[Any]) -> None:
     """Wait for the trainers; where their exchange broke because a replica died, raise that."""
     try:
         staging.result()

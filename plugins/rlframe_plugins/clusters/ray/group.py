@@ -27,12 +27,21 @@ _SHARED_BY = 4
 
 
 class RayGroup(WorkerGroup):
-    """A role on the ranks of a crew. ``engine`` is the class that its workers hold."""
+    """A role on the ranks of a crew. ``engine`` is the class that its workers hold.
+
+    ``replicas``: for a rollout the ranks of each replica, the one that takes requests first.
+    """
 
     def __init__(
-        self, role: str, mesh: Mesh, crew: Crew, engine: type, transfer: TransferEngine
+        self,
+        role: str,
+        mesh: Mesh,
+        crew: Crew,
+        engine: type,
+        transfer: TransferEngine,
+        replicas: Sequence[Sequence[int]] = (),
     ) -> None:
-        self.role, self.mesh, self.crew = role, mesh, crew
+        self.role, self.mesh, self.crew, self._replicas = role, mesh, crew, replicas
         self._engine, self._transfer = engine, transfer
         self._rules: dict[str, Protocol] = {}
         self._run = [member.actor.run for member in crew.members]
@@ -74,7 +83,8 @@ class RayGroup(WorkerGroup):
 
     def client(self) -> RolloutEngine:
         """See :class:`WorkerGroup`."""
-        return RayRollout(self.role, self.crew.members)
+        members = self.crew.members
+        return RayRollout(self.role, [[members[rank] for rank in one] for one in self._replicas])
 
     def _opened(self, answer: Any, share: Share | None) -> Any:
         if share is None or not isinstance(answer, Reply):

@@ -277,7 +277,7 @@ class _Beside(GatherAll):
 
 def test_a_delta_needs_the_version_before(tmp_path):
     trainers, replicas = pools()
-    engine = of(tmp_path, codec="delta")
+    engine = of(tmp_path, codec="delta", retries=0)
     connect(engine, trainers, replicas, RESHARDERS[0])
     first = engine.publish(1)
     trainers[0].views["a"][0, 0] = 7.0
@@ -298,7 +298,7 @@ def test_a_delta_needs_the_version_before(tmp_path):
 
 def test_a_delta_on_other_weights_is_refused(tmp_path):
     trainers, replicas = pools()
-    engine = of(tmp_path, codec="delta")
+    engine = of(tmp_path, codec="delta", retries=0)
     connect(engine, trainers, replicas, RESHARDERS[0])
     engine.publish(1)
     replicas[0].tensors["a"][3, 2] += 1
