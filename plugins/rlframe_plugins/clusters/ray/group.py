@@ -14,6 +14,7 @@ from rlframe.fan_out import Share, collect, distribute
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.rollout import RolloutEngine
 from rlframe.interfaces.transfer import Handle, TransferEngine
+from rlframe.opaque import bytes_of
 from rlframe.protocol import Mesh, Protocol
 from rlframe.worker import declared_protocol
 from rlframe_plugins.clusters.ray.actor import Reply
@@ -130,7 +131,7 @@ def _attached(reply: Reply, transfer: TransferEngine, args: Sequence[Any]) -> di
     """Handles as this process uses them; the lengths and values that came are counted as read."""
     handles = dict(reply.handles)
     arrays = [a for h in handles.values() for a in (h.lengths, h.values) if a is not None]
-    transfer.bytes_read += sum(int(array.nbytes) for array in arrays)
+    transfer.bytes_read += sum(map(bytes_of, arrays))
     batch = next((arg for arg in args if isinstance(arg, Batch)), None)
     for name, source in reply.lengths_of.items():
         given = handles[source].lengths if batch is None or source in handles else None
