@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from rlframe.errors import ConfigError, SyncError
 from rlframe.interfaces.checkpoint import BaseWeights, Codec, FetchedWeights, Transport
 from rlframe.layout import Plan
+from rlframe_plugins.reaper import Reaper
 from rlframe_plugins.transports.bits import (
     Parts,
     bucket_bits,
@@ -37,6 +39,11 @@ _sent: dict[tuple[str, int], tuple[int, list[NDArray[Any]]]] = {}
 """On a trainer, by transport and rank: the version staged last, and its elements by bucket."""
 _open: dict[tuple[str, int], list[int]] = {}
 """On a trainer, by transport and rank: descriptors of the files in memory staged last."""
+_reapers: dict[str, Reaper] = {}
+"""On the controller, by transport: who removes its folder when the controller has ended."""
+_NAME = "rlframe-weights-"
+_ABANDONED_S = 86400.0
+"""Age of a folder whose controller and reaper are both gone: as after a power cut."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +67,31 @@ class FileReceipt:
 class DiskTransport(Transport):
     """A file a bucket in ``checkpoint.directory``, which every node sees under the same path.
 
-    Files carry checksums and are removed once every replica has the version.
+    Files carry checksums and are removed once every replica has the version. The folder is the
+    controller's: whatever ends that, a process beside it removes the folder, and no trainer makes
+    it anew.
     """
 
     def __init__(self, config: Any = None, codec: Codec | None = None) -> None:
         super().__init__(config)
         self._codec = codec
-        self._folder = str(self.root() / f"rlframe-weights-{self.key}")
+        self._folder = str(self.root().expanduser().absolute() / f"{_NAME}{self.key}")
 
     def root(self) -> Path:
         """Where the folder of this run's files is made. Raises ConfigError."""
         if not self.config.directory:
             raise ConfigError("checkpoint.transport=disk needs checkpoint.directory=PATH")
         return Path(self.config.directory)
+
+    def connect(self, answer: Any) -> None:
+        """See :class:`Transport`: make the folder. Raises ConfigError where that cannot be."""
+        folder = Path(self._folder)
+        try:
+            folder.mkdir(parents=True, mode=0o700)
+        except OSError as error:
+            raise ConfigError(f"checkpoint.directory={self.root()}: {error.strerror}") from error
+        _reapers[self.key] = Reaper(folder)
+        _remove_abandoned(folder)
 
     def stage(
         self, plan: Plan, rank: int, version: int, views: Mapping[str, Tensor], *, full: bool
@@ -112,20 +131,25 @@ class DiskTransport(Transport):
         """See :class:`Transport`."""
         for receipt in (one for of_rank in receipts for one in of_rank):
             Path(receipt.path).unlink(missing_ok=True)
-        folder = Path(self._folder)
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
 
     def close(self) -> None:
         """See :class:`Transport`."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        reaper = _reapers.pop(self.key, None)
+        if reaper is not None:
+            reaper.finish()
 
     def _keep(self, rank: int, name: str, body: Any) -> str:
         """Write a file; its path."""
-        folder = Path(self._folder)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (folder / name).write_bytes(body)
-        return str(folder / name)
+        path = Path(self._folder, name)
+        try:
+            path.write_bytes(body)
+        except OSError as error:
+            host = socket.gethostname()
+            raise SyncError(
+                f"rank {rank} on {host} cannot write {path}: {error.strerror}; every node must see "
+                "checkpoint.directory under the same path, with room for the weights"
+            ) from error
+        return str(path)
 
     def _write(
         self,
@@ -185,6 +209,11 @@ class SharedMemoryTransport(DiskTransport):
         """See :class:`DiskTransport`; only where files in memory need a name."""
         return Path(tempfile.gettempdir())
 
+    def connect(self, answer: Any) -> None:
+        """See :class:`Transport`."""
+        if not _has_memory_files():
+            super().connect(answer)
+
     def stage(
         self, plan: Plan, rank: int, version: int, views: Mapping[str, Tensor], *, full: bool
     ) -> Any:
@@ -215,6 +244,15 @@ class SharedMemoryTransport(DiskTransport):
         with open(descriptor, "wb", closefd=False) as file:
             file.write(body)
         return f"/proc/{os.getpid()}/fd/{descriptor}"
+
+
+def _remove_abandoned(mine: Path) -> None:
+    """Folders beside this one that no controller's process has touched for a day."""
+    now = mine.stat().st_mtime  # of the file system's clock, as theirs
+    for other in mine.parent.glob(f"{_NAME}*"):
+        with contextlib.suppress(OSError):
+            if now - other.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(other, ignore_errors=True)
 
 
 def _has_memory_files() -> bool:
