@@ -21,6 +21,12 @@ def rlframe_components() -> Sequence[Component]:
         ),
         Component(
             "strategy",
+            "ddp",
+            "rlframe_strategies.ddp:DDPStrategy",
+            summary="data parallelism: the whole model on every rank, gradients summed",
+        ),
+        Component(
+            "strategy",
             "fsdp",
             "rlframe_strategies.fsdp:FSDPStrategy",
             summary="FSDP2: parameters, gradients and optimiser state sharded over the ranks",
