@@ -41,6 +41,7 @@ from rlframe.requests import Row, Sampling
 from rlframe.rewards import Scorer
 from rlframe.roles import check_beside, roles_of
 from rlframe.second_data import SecondData
+from rlframe.shared_base import with_shared_bases
 from rlframe.snapshot import SnapshotStore
 
 __all__ = [
@@ -211,6 +212,7 @@ def start_groups(
         there = cluster.info()
         placement = config.mapper.load()(config.mapper.config).place(names, config, there)
         check_beside([spec.role for spec in specs.values()], placement.pool_of)
+        specs = with_shared_bases(specs, config, placement)
         rollout = None
         if not algorithm.offline:
             rollout = RolloutSpec(

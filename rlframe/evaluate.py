@@ -130,7 +130,9 @@ def evaluate(
     try:
         if policy is not None:
             groups["policy"].call("load", policy).result()
-        connect_checkpoint(config, groups).publish(0)
+        checkpoint = connect_checkpoint(config, groups)
+        assert checkpoint is not None, "a method that samples has a rollout engine"
+        checkpoint.publish(0)
         environment = config.env.load()(config.env.config, tokenizer)
         client = groups["rollout"].client()
         collector = Collector(algorithm, environment, scorer, client, config.seed)

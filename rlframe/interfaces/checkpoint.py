@@ -6,7 +6,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,12 @@ from rlframe.sharding import Grouping
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rlframe.adapters import Adapters
     from rlframe.interfaces.strategy import RankInfo
 
 __all__ = [
-    "BaseWeights",
     "AfterGeneration",
+    "BaseWeights",
     "CheckpointEngine",
     "Codec",
     "FetchedWeights",
@@ -33,12 +34,12 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
 AfterGeneration = Literal["keep", "cache", "offload", "release"]
 """What a rollout engine gives back while its devices train: nothing; its key-value cache; that, and
 its weights to the host; that, and its weights for good until the next version."""
 
 
+@dataclass(frozen=True)
 class SyncStats:
     """What one publish cost: version, bytes received by all ranks, seconds.
 
@@ -51,9 +52,9 @@ class SyncStats:
     bytes_moved: int
     seconds: float
     extra_bytes: int = 0
-
     redundant_bytes: int = 0
     notes: tuple[str, ...] = ()
+
 
 @dataclass(frozen=True)
 class HandedOver:
@@ -66,10 +67,10 @@ class HandedOver:
 class Resharder(ABC):
     """From two layouts to who sends which box to whom. Pure: no process, no device."""
 
-    def __init__(self, config: Any = None) -> None:
     grouping: ClassVar[Grouping] = "strided"
     """Which ranks of a training replica form a generation replica, where engines can choose."""
 
+    def __init__(self, config: Any = None) -> None:
         self.config = config
 
     @abstractmethod
@@ -86,6 +87,9 @@ class CheckpointEngine(ABC):
 
     def __init__(self, config: Any = None) -> None:
         self.config = config
+
+    def use_adapters(self, adapters: Adapters) -> None:
+        """Told before :meth:`prepare` that the sources train adapters only; may be ignored."""
 
     @abstractmethod
     def prepare(self, plan: Plan, sources: WorkerGroup, targets: WorkerGroup) -> None:
@@ -151,13 +155,13 @@ class Transport(ABC):
     def discard(self, receipts: Sequence[Any]) -> None:
         """On the controller: forget a staged version; receipts of no use are ignored."""
 
-    def close(self) -> None:
-        """On the controller: leave nothing behind."""
-
-
     def renew(self) -> None:
         """On the controller: forget connections, after a failure or when a replica is new."""
         self.key = uuid.uuid4().hex
+
+    def close(self) -> None:
+        """On the controller: leave nothing behind."""
+
 
 class Codec(ABC):
     """How the elements of a bucket are written; works on their bits and loses none.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rlframe.checksums import Query
     from rlframe.config import ModelConfig
     from rlframe.interfaces.checkpoint import Transport
+    from rlframe.replica_adapters import ReplicaAdapters
 
 __all__ = ["RolloutEngine", "RolloutSpec"]
 
@@ -43,7 +44,6 @@ class RolloutSpec:
     """Longest response, tokens; 0 is unknown."""
     concurrency: int = 0
     """Requests that the run keeps open at most; 0 is unknown."""
-
     mesh: Mesh | None = None
     """How the ranks of its pool form generation replicas; None makes each rank one."""
     grouping: Grouping = "strided"
@@ -61,6 +61,7 @@ class RolloutSpec:
             members = found.setdefault((mesh.dp_rank(rank), number), [])
             members.append((-stage, index, rank))
         return tuple(tuple(rank for *_, rank in sorted(found[key])) for key in sorted(found))
+
 
 class RolloutEngine(ABC):
     """Generates for many requests at once; called from one asyncio loop.
@@ -89,6 +90,7 @@ class RolloutEngine(ABC):
         self.rank = RankInfo()
         self._fetched: BaseWeights | None = None
         self._served: BaseWeights | None = None
+        self._adapted: ReplicaAdapters | None = None
 
     @classmethod
     def mesh_of(cls, config: Any, world: int, trained: Mesh | None) -> Mesh:
@@ -127,10 +129,10 @@ class RolloutEngine(ABC):
 
         The plan's last ranks are the replicas'. ``late`` asks only those that don't serve it yet.
         """
-        first = plan.target.world - self.rank.world
-        base = None
         if late and self.version == version and not transport.together:
             return 0
+        first = plan.target.world - self.rank.world
+        base = None
         if self._served is not None and self._served.version == self.version:
             base = self._served
         fetched = transport.fetch(plan, first + self.rank.rank, version, receipts, base)
@@ -175,16 +177,14 @@ class RolloutEngine(ABC):
 
     def flip_weights(self, version: int, late: bool = False) -> None:
         """Serve what :meth:`fetch_weights` took. Raises SyncError for another version."""
-        if self._fetched is None or self._fetched.version != version:
-            raise SyncError(f"version {version} is not staged on rollout rank {self.rank.rank}")
         if late and self.version == version:
             self._fetched = None
             return
+        if self._fetched is None or self._fetched.version != version:
+            raise SyncError(f"version {version} is not staged on rollout rank {self.rank.rank}")
         self._served, self._fetched = self._fetched, None
         self.load(version, self._served.tensors)
 
-    @property
-    @abstractmethod
     def weights(self) -> Mapping[str, Tensor]:
         """What this rank computes with now, by canonical name: its shards where it has those.
 
@@ -203,6 +203,8 @@ class RolloutEngine(ABC):
 
         return checksums(queries, self.weights(), named=True)
 
+    @property
+    @abstractmethod
     def version(self) -> int:
         """The weight version that samples now; -1 before the first ``load``."""
 

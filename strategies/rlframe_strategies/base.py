@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from rlframe.errors import ConfigError, ModelError
+from rlframe.errors import ModelError
 from rlframe.interfaces.strategy import ModelSpec
-from rlframe.layout import Layout, ParamInfo
+from rlframe.layout import Layout
+from rlframe_strategies.adapted import Adapted
 from rlframe_strategies.building import build_module, packing_of
 from rlframe_strategies.exporting import write_model
 from rlframe_strategies.module import LanguageModel
 from rlframe_strategies.optim import Optimiser, squared_norm
-from rlframe_strategies.passes import Passes
 from rlframe_strategies.snapshot import load_snapshot, save_snapshot
 
 if TYPE_CHECKING:
@@ -31,11 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["TorchStrategy"]
 
 
-class TorchStrategy(Passes):
+class TorchStrategy(Adapted):
     """A :class:`LanguageModel` trained by this process and its equals on other ranks."""
 
-    spec: ModelSpec
-    source: str
     original_config: Any
 
     # --- what a strategy says -----------------------------------------------------------------
@@ -60,8 +57,8 @@ class TorchStrategy(Passes):
         """Where the parameters' elements lie; each rank knows the whole layout."""
 
     def state_layout(self) -> Layout:
-        """Where the elements of the optimiser's state lie; by default beside the weights."""
-        return self.layout()
+        """Where the elements of the optimiser's state lie; by default beside what is trained."""
+        return self.stored_layout()
 
     def sum_squares(self, local: Tensor) -> Tensor:
         """Squares () summed over every distinct gradient element, from this rank's sum."""
@@ -79,8 +76,6 @@ class TorchStrategy(Passes):
 
     def build(self, spec: ModelSpec) -> None:
         """Load the model, place it, make the optimiser."""
-        if spec.model.lora.rank:
-            raise ConfigError("model.lora.rank: this strategy does not train adapters")
         self.spec = spec
         if self.rank.threads:
             torch.set_num_threads(self.rank.threads)
@@ -90,11 +85,8 @@ class TorchStrategy(Passes):
         self.module, self.source = built.module, built.source
         self.original_config = built.original_config
         self.packing = packing_of(self.module, self.config.packing, spec.model.attn)
-        self.params = {
-            name: ParamInfo(tuple(p.shape), str(p.dtype).removeprefix("torch."))
-            for name, p in self.module.named_weights()
-        }
-        decays = {name for name, info in self.params.items() if len(info.shape) > 1}
+        self.put_adapters(self.module)
+        decays = {name for name, info in self.stored.items() if len(info.shape) > 1}
         if spec.optim is None:
             self.module.requires_grad_(False)
         self.place(self.module)
@@ -103,7 +95,7 @@ class TorchStrategy(Passes):
 
     def make_optimiser(self, decays: set[str], config: OptimConfig) -> Optimiser:
         """The optimiser of the placed module; ``decays`` names the weights with weight decay."""
-        return Optimiser(self.weights(), decays, config, self.spec.optim_steps)
+        return Optimiser(self.stored_weights(), decays, config, self.spec.optim_steps)
 
     def weights(self) -> dict[str, Tensor]:
         """This rank's storage of every parameter by canonical name."""
@@ -144,10 +136,6 @@ class TorchStrategy(Passes):
 
     # --- storage ------------------------------------------------------------------------------
 
-    def views(self) -> Mapping[str, Tensor]:
-        """This rank's parameter storage by canonical name; no copies."""
-        return self.weights()
-
     def save(self, directory: Path) -> None:
         """Write weights, optimiser state, schedule and torch's RNG state."""
         save_snapshot(self, directory)
@@ -159,8 +147,7 @@ class TorchStrategy(Passes):
     def export(self, directory: Path) -> None:
         """Write a folder that ``from_pretrained`` loads, in the model's original type."""
         whole: dict[str, Tensor] = {}
-        for name, parameter in self.module.named_weights():
-            tensor = self.full(parameter)
+        for name, tensor in self.whole_weights():
             if self.rank.rank == 0:
                 whole[name] = tensor.cpu()
         if self.rank.rank == 0:
@@ -178,8 +165,9 @@ class TorchStrategy(Passes):
 
     def _move(self, device: torch.device) -> None:
         self.move(self.module, device)
+        self.forget_merged()
         if self.optimiser is not None:
-            self.optimiser.move(self.weights())
+            self.optimiser.move(self.stored_weights())
 
     def close(self) -> None:
         """Drop module and optimiser."""

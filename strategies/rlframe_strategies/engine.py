@@ -18,15 +18,16 @@ from rlframe.interfaces.checkpoint import AfterGeneration, HandedOver, Transport
 from rlframe.interfaces.model import EngineSpec, ModelEngine, UpdateResult
 from rlframe.interfaces.strategy import RankInfo, Strategy
 from rlframe.layout import Layout, Plan
-from rlframe.moving import Mover
 from rlframe.packed import Packed
-from rlframe_strategies.hand_over import HandOver
 from rlframe.plan import UpdatePlan, infer_plan
+from rlframe_strategies.hand_over import HandOver
 from rlframe_strategies.minibatch import MiniBatch, micro_of
 from rlframe_strategies.retokenise import Retokeniser
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rlframe.adapters import Adapters
 
 __all__ = ["CausalLMEngine"]
 
@@ -53,11 +54,19 @@ class CausalLMEngine(ModelEngine):
         """See :class:`ModelEngine`."""
         self._spec = spec
         self._algorithm = spec.algorithm.load()(spec.algorithm.config)
-        self._strategy: Strategy = spec.strategy.load()(spec.strategy.config, self.rank)
-        self._strategy.build(spec.model)
+        if not spec.base_of:
+            self._own = spec.strategy.load()(spec.strategy.config, self.rank)
+            self._own.build(spec.model)
         self._retokeniser = None
         if spec.tokens_of:
             self._retokeniser = Retokeniser.between(spec.tokens_of, spec.model.path)
+
+    @property
+    def _strategy(self) -> Strategy:
+        """This role's own; or another role's model without its adapters, once that is there."""
+        if self._own is None:
+            self._own = self.peers[self._spec.base_of]._strategy.without_adapters()
+        return self._own
 
     def infer(self, batch: Batch) -> Mapping[str, Packed]:
         """See :class:`ModelEngine`."""
@@ -143,15 +152,6 @@ class CausalLMEngine(ModelEngine):
         """See :class:`ModelEngine`."""
         return transport.stage(plan, self.rank.rank, version, self._strategy.views(), full=full)
 
-    def phase(self, phase: Literal["train", "generate", "idle"]) -> None:
-        """See :class:`ModelEngine`."""
-        if phase == "idle":
-            self._strategy.offload()
-        else:
-            self._strategy.onload()
-
-    def save(self, directory: Path) -> None:
-        """See :class:`ModelEngine`."""
     def checksums(self, queries: Sequence[Query]) -> list[int]:
         """See :class:`ModelEngine`."""
         return checksums(queries, self._strategy.views())
@@ -169,24 +169,42 @@ class CausalLMEngine(ModelEngine):
         views = mine.base_views() if part == "base" else mine.adapter_views()
         return transport.stage(plan, self.rank.rank, version, views, full=full)
 
+    def phase(self, phase: Literal["train", "generate", "idle"]) -> None:
+        """See :class:`ModelEngine`."""
+        if phase == "idle":
+            self._strategy.offload()
+        else:
+            self._strategy.onload()
+        for one in self._hand_overs.values():
+            if phase == "generate":
+                one.ready()
+            else:
+                one.rest()
+
+    def save(self, directory: Path) -> None:
+        """See :class:`ModelEngine`."""
         self._strategy.save(directory)
 
     def load(self, directory: Path) -> None:
         """See :class:`ModelEngine`."""
         self._strategy.load(directory)
 
-        for one in self._hand_overs.values():
-            if phase == "generate":
-                one.ready()
-            else:
-                one.rest()
     def export(self, directory: Path) -> None:
         """See :class:`ModelEngine`."""
         self._strategy.export(directory)
 
+    def export_adapters(self, directory: Path) -> None:
+        """See :class:`ModelEngine`."""
+        self._strategy.export_adapters(directory)
+
+    def adapters(self) -> Adapters | None:
+        """See :class:`ModelEngine`."""
+        return self._strategy.adapters()
+
     def close(self) -> None:
         """See :class:`ModelEngine`."""
-        self._strategy.close()
+        if self._own is not None:
+            self._own.close()
 
     def _look_beside(self) -> None:
         """Let the strategy see the model that a divergence is measured from, once."""

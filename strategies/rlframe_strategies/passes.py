@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -74,16 +75,24 @@ class Passes(Strategy):
         if self.optimiser is None:
             raise ModelError("a model without an optimiser cannot be trained")
         for micro in micros:
-            if len(micro):
-                there = micro.to(self.device)
-                out = self._outputs(there, computes)
-                share = loss_fn(Output(**out), there)
-                if share.requires_grad:
-                    self.backward(share)
-                elif self.collective:
-                    self.backward(_nothing(out))
+            with self.drawing():
+                self._pass(micro, computes, loss_fn)
+
+    def drawing(self) -> AbstractContextManager[None]:
+        """Around a micro-batch's forward and backward pass: what is random there is drawn."""
+        return nullcontext()
+
+    def _pass(self, micro: TensorDict, computes: Sequence[str], loss_fn: LossFn) -> None:
+        if len(micro):
+            there = micro.to(self.device)
+            out = self._outputs(there, computes)
+            share = loss_fn(Output(**out), there)
+            if share.requires_grad:
+                self.backward(share)
             elif self.collective:
-                self.backward(_nothing(self._flat(None, computes)[0]))
+                self.backward(_nothing(out))
+        elif self.collective:
+            self.backward(_nothing(self._flat(None, computes)[0]))
 
     def attach(self, other: Strategy, form: Divergence) -> None:
         """See :class:`Strategy`."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["FUSED", "lay_side_by_side"]
+__all__ = ["lay_side_by_side", "mates"]
 
-FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Layers of one input, in the order in which their weights lie."""
+_FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 def lay_side_by_side(module: nn.Module) -> None:
@@ -19,8 +19,23 @@ def lay_side_by_side(module: nn.Module) -> None:
     A rollout engine on the same weights then needs no copy to multiply by them at once.
     """
     for parent in module.modules():
-        for names in FUSED:
-            _join([getattr(parent, name, None) for name in names])
+        for names in _FUSED:
+            _join([_plain(getattr(parent, name, None)) for name in names])
+
+
+def mates(names: Iterable[str]) -> set[str]:
+    """Weights that lie beside one of the named ones."""
+    found = set()
+    for name in names:
+        parent, _, layer = name.removesuffix(".weight").rpartition(".")
+        group = next((one for one in _FUSED if layer in one), ())
+        found |= {f"{parent}.{other}.weight" for other in group}
+    return found
+
+
+def _plain(layer: Any) -> Any:
+    """A layer itself, or what an adapter was put around."""
+    return getattr(layer, "base_layer", layer)
 
 
 @torch.no_grad()

@@ -26,7 +26,8 @@ class SingleStrategy(TorchStrategy):
     rollout engine on the same weights can multiply by them at once without a copy.
     """
 
-    capabilities = frozenset({"packing", "grad-checkpoint"})
+    capabilities = frozenset({"packing", "grad-checkpoint", "lora"})
+    lays_side_by_side = True
 
     @dataclass(frozen=True)
     class Config:
