@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlframe.config import Config
@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["connect_checkpoint"]
 
 
-def connect_checkpoint(
-    config: Config, groups: Mapping[str, WorkerGroup]
-) -> CheckpointEngine | None:
+def connect_checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any:
     """The engine that gives the policy's weights to the rollout; None without one."""
     if "rollout" not in groups:
         return None

@@ -130,9 +130,7 @@ def evaluate(
     try:
         if policy is not None:
             groups["policy"].call("load", policy).result()
-        checkpoint = connect_checkpoint(config, groups)
-        assert checkpoint is not None, "a method that samples has a rollout engine"
-        checkpoint.publish(0)
+        connect_checkpoint(config, groups).publish(0)
         environment = config.env.load()(config.env.config, tokenizer)
         client = groups["rollout"].client()
         collector = Collector(algorithm, environment, scorer, client, config.seed)
