@@ -52,7 +52,7 @@ class FSDPStrategy(TorchStrategy):
     its first name.
     """
 
-    capabilities = frozenset({"dp", "tp", "packing", "grad-checkpoint"})
+    capabilities = frozenset({"dp", "tp", "packing", "grad-checkpoint", "lora"})
 
     @dataclass(frozen=True)
     class Config:
@@ -187,6 +187,14 @@ class FSDPStrategy(TorchStrategy):
     def layout_of(self, params: Mapping[str, ParamInfo]) -> Layout:
         """The same for any parameters that no tensor rank cuts."""
         return sharded_layout(Layout.full(params), self.sizes)
+
+    def check_adapters(self) -> None:
+        """Raise ConfigError under tensor parallelism, which cuts the layers."""
+        if self.sizes.tp > 1:
+            raise ConfigError(
+                f"model.lora.rank={self.spec.model.lora.rank}: strategy 'fsdp' trains no adapters "
+                f"under tensor parallelism: use strategy.tp=1 (now {self.sizes.tp})"
+            )
 
     def gradients(self) -> dict[str, Tensor]:
         """See the base; what several tensor ranks have parts of is summed over them."""

@@ -34,7 +34,8 @@ GIVES = {
 
 def canonical(name: str) -> str:
     """A parameter's Hugging Face name from its name in :class:`LanguageModel`."""
-    return name.removeprefix("lm.")
+    plain = name.removeprefix("lm.").replace(".base_layer.", ".")
+    return plain.replace(".lora_A.default.", ".lora_A.").replace(".lora_B.default.", ".lora_B.")
 
 
 def logit_map(config: Any, temperature: float) -> LogitMap:
