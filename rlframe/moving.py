@@ -6,30 +6,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlframe.exchanges import Exchange, Part, buckets_of, components, exchange_of
 from rlframe.layout import Box, Piece, Plan
+from rlframe.links import Links, subgroups
 from rlframe.storage import allocate, dtypes, local_view
 
-__all__ = ["Links", "Mover", "components"]
+__all__ = ["Mover", "components"]
 
 _MIB = 2**20
-
-
-class Links(Protocol):
-    """How the ranks of one component exchange bytes; both calls are collective and block."""
-
-    def all_gather(self, whole: Tensor, mine: Tensor) -> None:
-        """Equally many bytes of every member, one after the other, into ``whole``."""
-
-    def all_to_all(
-        self, incoming: Tensor, outgoing: Tensor, receive: list[int], send: list[int]
-    ) -> None:
-        """``send[i]`` bytes to the i-th member, ``receive[i]`` from it."""
 
 
 class Mover:
@@ -55,7 +44,7 @@ class Mover:
         self._types = dtypes(plan.target.params)
         parts = components(plan)
         self._members = next((m for m in parts if rank in m), ())
-        self._links = (connect or _subgroups)(parts, rank)
+        self._links = (connect or subgroups)(parts, rank)
         mine = [m for m in plan.moves if m.source in self._members or m.target in self._members]
         self._buckets = buckets_of(mine, self._members, self._size, bucket_mib * _MIB)
         self._exchanges = [
@@ -233,38 +222,6 @@ def _copy(job: _Job, piece: Piece, box: Box, data: Tensor, copies: _Copies) -> N
 
 def _nbytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-
-class _Subgroup:
-    """A subgroup of torch's default group, or that one itself."""
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-
-    def all_gather(self, whole: Tensor, mine: Tensor) -> None:
-        from torch import distributed as dist
-
-        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-        gather(whole, mine, group=self._group)
-
-    def all_to_all(
-        self, incoming: Tensor, outgoing: Tensor, receive: list[int], send: list[int]
-    ) -> None:
-        from torch import distributed as dist
-
-        dist.all_to_all_single(incoming, outgoing, receive, send, group=self._group)
-
-
-def _subgroups(parts: Sequence[tuple[int, ...]], rank: int) -> Links | None:
-    """This rank's component; every rank makes every group, as torch wants it."""
-    from torch import distributed as dist
-
-    found = None
-    for members in parts:
-        group = dist.new_group(list(members)) if len(members) < dist.get_world_size() else None
-        if rank in members:
-            found = _Subgroup(group)
-    return found
 
 
 def _by_name(pieces: Sequence[Piece]) -> dict[str, list[Piece]]:

@@ -122,7 +122,12 @@ class _Group:
     group: Any
 
     def all_gather(self, whole: Tensor, mine: Tensor) -> None:
-        self.group._allgather_base(whole, mine).wait()
+        if mine.device.type == "cpu":
+            from rlframe.links import in_pairs
+
+            in_pairs(self.group, whole, mine)
+        else:
+            self.group._allgather_base(whole, mine).wait()
 
     def all_to_all(
         self, incoming: Tensor, outgoing: Tensor, receive: list[int], send: list[int]
