@@ -7,7 +7,7 @@ JOBS   ?= 2
 BENCHES := $(filter-out common mapper_measured,$(basename $(notdir $(wildcard benchmarks/*.py))))
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fit test test-deepspeed lint types unit bench tiny-model clean help
+.PHONY: fit test test-deepspeed test-megatron lint types unit bench tiny-model clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -49,6 +49,21 @@ $(DS_VENV)/.ops: $(DS_VENV)/.installed
 
 test-deepspeed: $(DS_VENV)/.ops  ## tests of strategy deepspeed, in an environment of their own
 	$(DS_ENV) $(DS_VENV)/bin/python -m pytest -n $(JOBS) -rs $(DS_TESTS) $(ARGS)
+
+MEGATRON := .venv-megatron
+MEGATRON_TESTS := tests/conformance/test_megatron.py tests/unit/strategies/megatron \
+	tests/e2e/test_megatron_runs.py
+MEGATRON_PIP := $(MEGATRON)/bin/python -m pip install --quiet --disable-pip-version-check
+
+$(MEGATRON)/.installed: pyproject.toml constraints.txt
+	test -x $(MEGATRON)/bin/python || $(PYTHON) -m venv $(MEGATRON)
+	$(MEGATRON_PIP) -c constraints.txt -e '.[dev]'
+	$(MEGATRON_PIP) --ignore-requires-python --no-deps megatron-core==0.19.2
+	$(MEGATRON_PIP) -c constraints.txt triton absl-py
+	touch $@
+
+test-megatron: $(MEGATRON)/.installed  ## tests of strategy megatron, in an environment of their own
+	OMP_NUM_THREADS=1 $(MEGATRON)/bin/python -m pytest -n $(JOBS) -rs $(MEGATRON_TESTS) $(ARGS)
 
 bench: $(VENV)/.installed  ## run every benchmark; results go to benchmarks/results
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \

@@ -47,7 +47,7 @@ class Job:
     uneven: bool = False
     """All rows on the first data-parallel rank; the others get empty micro-batches."""
     poison: bool = False
-    """A first step whose loss is NaN on the first rank."""
+    """A first step whose loss is NaN on the first replica."""
     load: Path | None = None
     save: Path | None = None
     export: Path | None = None
@@ -102,7 +102,8 @@ def run_job(rank: RankInfo, job: Job) -> Seen:
     before = _outputs(strategy, random_micro(seed=SEEDS[0]), computes)
     norms, rates = [], []
     if job.poison:
-        poisoned = _nan_loss if rank.rank == 0 else summed_loss
+        first = strategy.mesh.dp_rank(rank.rank) == 0
+        poisoned = _nan_loss if first else summed_loss
         strategy.forward_backward(_micros(strategy, rank, job, SEEDS[0]), computes, poisoned)
         norms.append(strategy.step(job.clip))
     for seed in job.seeds:

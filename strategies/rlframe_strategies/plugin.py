@@ -40,6 +40,14 @@ def rlframe_components() -> Sequence[Component]:
             summary="DeepSpeed ZeRO 0 to 3, with offload to the host",
         ),
         Component(
+            "strategy",
+            "megatron",
+            "rlframe_strategies.megatron.strategy:MegatronStrategy",
+            requires=("megatron",),
+            extra="megatron",
+            summary="megatron-core: tensor, pipeline, sequence and data parallelism",
+        ),
+        Component(
             "model",
             "causal-lm",
             "rlframe_strategies.engine:CausalLMEngine",
