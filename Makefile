@@ -65,12 +65,12 @@ $(MEGATRON)/.installed: pyproject.toml constraints.txt
 test-megatron: $(MEGATRON)/.installed  ## tests of strategy megatron, in an environment of their own
 	OMP_NUM_THREADS=1 $(MEGATRON)/bin/python -m pytest -n $(JOBS) -rs $(MEGATRON_TESTS) $(ARGS)
 
-bench: $(VENV)/.installed  ## run every benchmark; results go to benchmarks/results
+bench: $(VENV)/.installed  ## run every benchmark (QUICK=1: the shortest runs); results go to benchmarks/results
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 		-e '.[gguf,reasoning-gym]'
 	mkdir -p benchmarks/results
 	for name in $(BENCHES); do echo "$$name"; \
-		$(BIN)/python benchmarks/$$name.py --json > benchmarks/results/$$name.json || exit 1; done
+		$(BIN)/python benchmarks/$$name.py --json $(if $(QUICK),--quick) > benchmarks/results/$$name.json || exit 1; done
 
 tiny-model: $(VENV)/.installed  ## make the shipped model again, from nothing
 	$(BIN)/python -m rlframe_templates.make_tiny templates/rlframe_templates/models/tiny
