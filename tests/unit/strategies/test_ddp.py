@@ -230,7 +230,7 @@ def test_a_snapshot_is_written_once_and_read_by_every_strategy(path: Path, tmp_p
 def shares(rank: RankInfo, path: Path) -> bool:
     """Whether a rollout engine that wants every tensor whole needs no copy, now and later."""
     strategy = build(DDPStrategy, path, rank)
-    plan = ZeroRedundancy().plan(strategy.layout(), strategy.layout())
+    plan = ZeroRedundancy(ZeroRedundancy.Config()).plan(strategy.layout(), strategy.layout())
     before = {name: view.data_ptr() for name, view in strategy.views().items()}
     strategy.forward_backward([random_micro(seed=rank.rank)], ("logprobs",), loss)
     strategy.step(1.0)
