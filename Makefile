@@ -7,7 +7,7 @@ JOBS   ?= 2
 BENCHES := $(filter-out common mapper_measured,$(basename $(notdir $(wildcard benchmarks/*.py))))
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fit test lint types unit bench tiny-model clean help
+.PHONY: fit test test-deepspeed test-megatron lint types unit bench tiny-model clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -32,12 +32,45 @@ types: $(VENV)/.installed  ## mypy --strict
 unit: $(VENV)/.installed  ## pytest: unit, conformance, contract and end-to-end tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -rs $(ARGS)
 
-bench: $(VENV)/.installed  ## run every benchmark; results go to benchmarks/results
+DS_VENV := .venv-deepspeed
+DS_ENV  := TORCH_EXTENSIONS_DIR=$(CURDIR)/$(DS_VENV)/extensions OMP_NUM_THREADS=1
+DS_TESTS := tests/conformance/test_deepspeed.py tests/unit/strategies/test_deepspeed.py \
+	tests/unit/strategies/test_deepspeed_setup.py tests/e2e/test_deepspeed_runs.py
+
+$(DS_VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(DS_VENV)/bin/python || $(PYTHON) -m venv $(DS_VENV)
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(DS_VENV)/bin/python -m pip install --quiet \
+		--disable-pip-version-check -c constraints.txt -e '.[dev,deepspeed]'
+	touch $@
+
+$(DS_VENV)/.ops: $(DS_VENV)/.installed
+	$(DS_ENV) $(DS_VENV)/bin/python -m rlframe_strategies.deepspeed_setup
+	touch $@
+
+test-deepspeed: $(DS_VENV)/.ops  ## tests of strategy deepspeed, in an environment of their own
+	$(DS_ENV) $(DS_VENV)/bin/python -m pytest -n $(JOBS) -rs $(DS_TESTS) $(ARGS)
+
+MEGATRON := .venv-megatron
+MEGATRON_TESTS := tests/conformance/test_megatron.py tests/unit/strategies/megatron \
+	tests/e2e/test_megatron_runs.py
+MEGATRON_PIP := $(MEGATRON)/bin/python -m pip install --quiet --disable-pip-version-check
+
+$(MEGATRON)/.installed: pyproject.toml constraints.txt
+	test -x $(MEGATRON)/bin/python || $(PYTHON) -m venv $(MEGATRON)
+	$(MEGATRON_PIP) -c constraints.txt -e '.[dev]'
+	$(MEGATRON_PIP) --ignore-requires-python --no-deps megatron-core==0.19.2
+	$(MEGATRON_PIP) -c constraints.txt triton absl-py
+	touch $@
+
+test-megatron: $(MEGATRON)/.installed  ## tests of strategy megatron, in an environment of their own
+	OMP_NUM_THREADS=1 $(MEGATRON)/bin/python -m pytest -n $(JOBS) -rs $(MEGATRON_TESTS) $(ARGS)
+
+bench: $(VENV)/.installed  ## run every benchmark (QUICK=1: the shortest runs); results go to benchmarks/results
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 		-e '.[gguf,reasoning-gym]'
 	mkdir -p benchmarks/results
 	for name in $(BENCHES); do echo "$$name"; \
-		$(BIN)/python benchmarks/$$name.py --json > benchmarks/results/$$name.json || exit 1; done
+		$(BIN)/python benchmarks/$$name.py --json $(if $(QUICK),--quick) > benchmarks/results/$$name.json || exit 1; done
 
 tiny-model: $(VENV)/.installed  ## make the shipped model again, from nothing
 	$(BIN)/python -m rlframe_templates.make_tiny templates/rlframe_templates/models/tiny

@@ -85,4 +85,4 @@ def check(sums: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(__doc__ or "", measure, options)
+    main(__doc__ or "", measure, options, quick={"rounds": 1})

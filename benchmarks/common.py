@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -131,14 +131,22 @@ def main(
     description: str,
     measure: Callable[[argparse.Namespace], tuple[dict[str, Any], list[dict[str, Any]]]],
     options: Callable[[argparse.ArgumentParser], None] | None = None,
+    quick: Mapping[str, Any] | None = None,
 ) -> None:
-    """Parse the command line, measure, print."""
+    """Parse the command line, measure, print. ``quick``: options of a run that only shows it works.
+
+    Figures of such a run are marked, and say little.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     if options is not None:
         options(parser)
+    parser.add_argument("--quick", action="store_true", help="the shortest run, to see it work")
     arguments = parser.parse_args()
     where = machine()
+    if arguments.quick:
+        vars(arguments).update(quick or {})
+        where["quick"] = True
     results, targets = measure(arguments)
     if arguments.json:
         print(json.dumps({"machine": where, "results": results, "targets": targets}))

@@ -213,6 +213,7 @@ def targets_of(results: Row) -> list[Row]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", metavar="FILE", nargs="?", const="-", help="as JSON, to a file")
+    parser.add_argument("--quick", action="store_true", help="it is short as it is")
     parser.add_argument("--large", action="store_true", help="also Safe-RLHF on 1,024 devices")
     arguments = parser.parse_args()
     results = {

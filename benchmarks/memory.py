@@ -43,4 +43,4 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[st
 
 
 if __name__ == "__main__":
-    main(__doc__ or "", measure, options)
+    main(__doc__ or "", measure, options, quick={"steps": 40})

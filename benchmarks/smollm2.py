@@ -99,4 +99,4 @@ def train(
 
 
 if __name__ == "__main__":
-    main(__doc__ or "", measure, options)
+    main(__doc__ or "", measure, options, quick={"steps": 2, "held_out": 8})

@@ -1,9 +1,9 @@
-"""Asking a user's own code on the controller: what it raises is named, what it gives is checked."""
+"""Asking a method's own code: what it raises is named, what it gives is checked."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,29 +16,53 @@ if TYPE_CHECKING:
     from rlframe.algorithm import Algorithm
     from rlframe.batch import Batch
 
-__all__ = ["ask", "ask_atoms", "ask_mapping", "raised_in"]
+__all__ = ["MethodError", "ask", "ask_atoms", "ask_mapping", "raised_in"]
+
+_HINT = ". --debug shows the traceback"
+
+
+class MethodError(TrainingError):
+    """A method's own code raised; ``said`` names class, method, file and line.
+
+    In a worker it becomes a ``WorkerError`` with role, rank, host and traceback.
+    """
+
+    @property
+    def said(self) -> str:
+        """The message without the hint at a traceback that is elsewhere."""
+        return str(self).removesuffix(_HINT)
 
 
 def ask(algorithm: Algorithm, method: str, *arguments: Any) -> Any:
-    """What a method returns. Raises TrainingError naming the method, the file and the line."""
+    """What a method returns. Raises MethodError naming the method, the file and the line."""
     try:
         return getattr(algorithm, method)(*arguments)
     except RlframeError:
         raise
     except Exception as error:
-        what = f"{type(algorithm).__name__}.{method}"
-        raise TrainingError(raised_in(what, error)) from error
+        inner = list(_methods_in(error, algorithm))
+        what = f"{type(algorithm).__name__}.{inner[-1] if inner else method}"
+        raise MethodError(raised_in(what, error)) from error
 
 
 def raised_in(what: str, error: Exception) -> str:
     """``MyMethod.accept raised ValueError: ... (my.py:7)``: one line for a user's own code."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
-    return f"{what} raised {type(error).__name__}: {error}{where}. --debug shows the traceback"
+    return f"{what} raised {type(error).__name__}: {error}{where}{_HINT}"
+
+
+def _methods_in(error: Exception, algorithm: Algorithm) -> Iterator[str]:
+    """The public methods of this object that an exception came through, the outermost first."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        name = frame.f_code.co_name
+        mine = frame.f_locals.get("self") is algorithm
+        if mine and not name.startswith("_") and hasattr(type(algorithm), name):
+            yield name
 
 
 def ask_mapping(algorithm: Algorithm, method: str, *arguments: Any) -> dict[Any, Any]:
-    """What a method returns by name. Raises TrainingError also where it returns no mapping."""
+    """What a method returns by name. Raises MethodError, and TrainingError for no mapping."""
     made = ask(algorithm, method, *arguments)
     if not isinstance(made, Mapping):
         raise TrainingError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -19,6 +20,7 @@ from rlframe.callbacks import CallbackList
 from rlframe.collector_client import CollectorClient
 from rlframe.collector_spec import CollectorParts, CollectorSpec
 from rlframe.config import Config
+from rlframe.connect import connect_checkpoint
 from rlframe.data import PromptStream, open_dataset, read_rows, stop_token_ids
 from rlframe.errors import ConfigError
 from rlframe.host.host import PluginHost
@@ -39,6 +41,7 @@ from rlframe.requests import Row, Sampling
 from rlframe.rewards import Scorer
 from rlframe.roles import check_beside, roles_of
 from rlframe.second_data import SecondData
+from rlframe.shared_base import with_shared_bases
 from rlframe.snapshot import SnapshotStore
 
 __all__ = [
@@ -84,20 +87,26 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
     )
     scorer = Scorer.from_config(config.reward)
     check_rows("train", stream.dataset, config, algorithm, scorer, tokenizer)
-    held_out = _held_out(config, host)
+    uri = config.data.validate
+    held_out = open_dataset(uri, host, config.data) if uri else None
     if held_out is not None:
         check_rows("validate", held_out, config, algorithm, scorer, tokenizer)
     validation = _validation_rows(config, held_out, tokenizer, sampling)
     cluster, groups, transfer = start_groups(config, algorithm, path, sampling)
     read = CountedTransfer(transfer)
     snapshots = SnapshotStore(run_dir, config.run.keep)
-    try:
+    with ExitStack() as undo:
+        undo.callback(transfer.close)
+        undo.callback(cluster.close)
         here = CollectorParts(algorithm, tokenizer, scorer)
         client = groups["rollout"].client() if "rollout" in groups else None
         spec = CollectorSpec.of(config, path, sampling.max_new_tokens, client, here)
         collector = CollectorClient.start(cluster, spec, algorithm.schema(), read)
         validator = _validator(config, collector, validation, groups, algorithm)
         callbacks = CallbackList.from_config(config.callback)
+        checkpoint = connect_checkpoint(config, groups)
+        if checkpoint is not None:
+            undo.callback(checkpoint.close)
         parts = Parts(
             config=config,
             algorithm=algorithm,
@@ -106,16 +115,13 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
             collector=collector,
             roles={name: group for name, group in groups.items() if name != "rollout"},
             transfer=read,
-            checkpoint=connect_checkpoint(config, groups),
+            checkpoint=checkpoint,
             recorder=_recorder(config, host, run_dir, callbacks, snapshots, validator),
             callbacks=callbacks,
             rollout=groups.get("rollout"),
             second=SecondData.of(config, host, algorithm, tokenizer, sampling.max_new_tokens),
         )
-    except BaseException:
-        cluster.close()
-        transfer.close()
-        raise
+        undo.pop_all()
     return Built(Orchestrator(parts), cluster, snapshots)
 
 
@@ -201,13 +207,13 @@ def start_groups(
     temperature = sampling.temperature or 1.0
     specs = engine_specs(config, algorithm, temperature, sampling.max_new_tokens)
     names = [*specs] if algorithm.offline else [*specs, "rollout"]
-    mapper = config.mapper.load()(config.mapper.config)
     transfer = config.transfer.load()(config.transfer.config)
     try:
         cluster.await_pools(config.pools)
         there = cluster.info()
-        placement = mapper.place(names, config, there)
+        placement = config.mapper.load()(config.mapper.config).place(names, config, there)
         check_beside([spec.role for spec in specs.values()], placement.pool_of)
+        specs = with_shared_bases(specs, config, placement)
         rollout = None
         if not algorithm.offline:
             rollout = RolloutSpec(
@@ -217,32 +223,17 @@ def start_groups(
                 device=there.device,
                 max_prompt_tokens=config.data.max_prompt_tokens,
                 max_new_tokens=sampling.max_new_tokens,
+                mesh=placement.mesh_of["rollout"],
+                grouping=config.resharder.load().grouping,
             )
         groups = cluster.start(placement, specs, rollout, config, transfer)
         for role, spec in specs.items():
             groups[role].width = width_of(spec.model.path)
     except BaseException:
         cluster.close()
+        transfer.close()
         raise
     return cluster, groups, transfer
-
-
-def connect_checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any:
-    """The engine that gives the policy's weights to the rollout; None without one."""
-    if "rollout" not in groups:
-        return None
-    source = groups["policy"].call("layout").result()[0]
-    target = groups["rollout"].call("layout", source).result()[0]
-    engine = config.checkpoint.load()(config.checkpoint.config)
-    resharder = config.resharder.load()(config.resharder.config)
-    plan = resharder.plan(*engine.layouts(source, target))
-    engine.prepare(plan, groups["policy"], groups["rollout"])
-    return engine
-
-
-def _held_out(config: Config, host: PluginHost) -> Dataset | None:
-    uri = config.data.validate
-    return open_dataset(uri, host, config.data) if uri else None
 
 
 def _validation_rows(

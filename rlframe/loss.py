@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rlframe.algorithm import REDUCTIONS, Algorithm, Output, Term
+from rlframe.asking import ask
 from rlframe.columns import COLUMNS, Schema
 from rlframe.errors import TrainingError, unknown_name
 from rlframe.ops.reductions import loss_weights
@@ -142,13 +143,14 @@ def loss_share(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Fill, ask the algorithm for its terms and figures, reduce: what a worker does a micro-batch.
 
-    Raises TrainingError as :func:`reduce_terms`, and when a figure has the name of a term.
+    Raises TrainingError as :func:`reduce_terms`, when a figure has the name of a term, and for what
+    the algorithm raises.
     """
     filled, columns = fill_masked(out, micro, algorithm.masks, schema)
-    terms = _checked_terms("loss", algorithm.loss(role, filled, columns))
+    terms = _asked_terms(algorithm, "loss", role, filled, columns)
     loss, figures = reduce_terms(terms, columns, denominators, fixed_length)
     with torch.no_grad():
-        more = _checked_terms("metrics", algorithm.metrics(role, filled, columns))
+        more = _asked_terms(algorithm, "metrics", role, filled, columns)
         twice = sorted(set(more) & set(terms))
         if twice:
             raise TrainingError(
@@ -157,14 +159,18 @@ def loss_share(
         return loss, {**figures, **reduce_terms(more, columns, denominators, fixed_length)[1]}
 
 
-def _checked_terms(method: str, terms: Any) -> Mapping[str, Term]:
-    """What ``loss`` or ``metrics`` returned. Raises TrainingError where it is not terms by name."""
+def _asked_terms(
+    algorithm: Algorithm, method: str, role: str, out: Output, micro: TensorDict
+) -> Mapping[str, Term]:
+    """What ``loss`` or ``metrics`` gives. Raises TrainingError where that is not terms by name."""
+    terms: Any = ask(algorithm, method, role, out, micro)
+    where = f"{type(algorithm).__name__}.{method}()"
     if not isinstance(terms, Mapping):
-        raise TrainingError(f"{method}() returned {type(terms).__name__}: return a dict of Terms")
+        raise TrainingError(f"{where} returned {type(terms).__name__}: return a dict of Terms")
     for name, term in terms.items():
         if not isinstance(term, Term):
             raise TrainingError(
-                f"{method}() returned '{name}' as {type(term).__name__}: wrap it in rlframe.Term"
+                f"{where} returned '{name}' as {type(term).__name__}: wrap it in rlframe.Term"
             )
         if not isinstance(term.values, Tensor):
             _fail(name, f"its values are {type(term.values).__name__}, not a tensor")

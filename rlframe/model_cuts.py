@@ -1,13 +1,15 @@
 """How tensor and pipeline parallelism cut a Hugging Face model, read from its config alone.
 
 The model's own tensor-parallel plan (``tp_plan`` of transformers) says which projections are cut
-by columns and which by rows; embedding and head are cut by vocabulary, the rest is replicated.
+by columns and which by rows; embedding and head are cut by vocabulary, the rest is replicated. Its
+expert-parallel plan (``ep_plan``) says which tensors count experts in their first dimension.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rlframe.errors import ModelError
@@ -19,6 +21,10 @@ __all__ = ["cuts_of_model", "meta_model"]
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _QUERY = re.compile(r"(?:^|\.)q_proj$")
 _KEY_VALUE = re.compile(r"(?:^|\.)[kv]_proj$")
+_EXPERT = re.compile(r"(?:^|\.)experts\.(\d+)\.")
+_EXPERTS = re.compile(r"(?:^|\.)experts\.[^.]+$")
+_ALL_EXPERTS = "grouped_gemm"
+"""The style of a tensor that counts experts in its first dimension."""
 
 
 def meta_model(path: str) -> Any:
@@ -52,7 +58,8 @@ def cuts_of_model(model: Any, dtype: str = "") -> tuple[dict[str, ParamInfo], di
     params, cuts = {}, {}
     vocabulary = {id(m) for m in (model.get_input_embeddings(), model.get_output_embeddings())}
     owners = {f"{name}.": module for name, module in model.named_modules() if name}
-    tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    head = getattr(model.get_output_embeddings(), "weight", None)
+    tied = model.get_input_embeddings().weight is head
     for name, parameter in model.named_parameters():
         kind = dtype or str(parameter.dtype).removeprefix("torch.")
         params[name] = ParamInfo(tuple(parameter.shape), kind)
@@ -63,7 +70,7 @@ def cuts_of_model(model: Any, dtype: str = "") -> tuple[dict[str, ParamInfo], di
             cuts[name] = Cut(axis=0, ends=ends)  # type: ignore[arg-type]
             continue
         cuts[name] = _cut(name, module, leaf, parameter.ndim, plan, text)
-    return params, cuts
+    return params, _with_experts(params, cuts, getattr(model, "ep_plan", None) or {})
 
 
 def _cut(name: str, module: str, leaf: str, dims: int, plan: Mapping[str, str], config: Any) -> Cut:
@@ -77,6 +84,24 @@ def _cut(name: str, module: str, leaf: str, dims: int, plan: Mapping[str, str], 
     if style.startswith("rowwise") and (dims > 1 and leaf != "bias"):
         return Cut(axis=dims - 1, units=_input_units(module, config), layer=layer)
     return Cut(layer=layer)
+
+
+def _with_experts(
+    params: Mapping[str, ParamInfo], cuts: Mapping[str, Cut], plan: Mapping[str, str]
+) -> dict[str, Cut]:
+    """Cuts that know of experts: one tensor for all of a layer's, or modules numbered by expert."""
+    numbered = {name: int(found[1]) for name in params if (found := _EXPERT.search(name))}
+    count = 1 + max(numbered.values(), default=-1)
+    out = {}
+    for name, cut in cuts.items():
+        if name in numbered:
+            cut = replace(cut, experts=count, expert=numbered[name])
+        elif plan.get(_pattern(name)) == _ALL_EXPERTS or (
+            _EXPERTS.search(name) and len(params[name].shape) == 3
+        ):
+            cut = replace(cut, experts=params[name].shape[0])
+        out[name] = cut
+    return out
 
 
 def _units(module: str, config: Any) -> int:

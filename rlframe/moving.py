@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlframe.layout import Box, Move, Piece, Plan
+from rlframe.exchanges import Exchange, Part, buckets_of, components, exchange_of
+from rlframe.layout import Box, Piece, Plan
+from rlframe.links import Links, subgroups
 from rlframe.storage import allocate, dtypes, local_view
 
-__all__ = ["Links", "Mover", "components"]
+__all__ = ["Mover", "components"]
 
 _MIB = 2**20
-
-
-@dataclass(frozen=True)
-class _Bucket:
-    """Moves of one exchange inside one component; ``gather``: every member sends all the same."""
-
-    moves: tuple[Move, ...]
-    gather: bool
-
-
-class Links(Protocol):
-    """How the ranks of one component exchange bytes; both calls are collective and block."""
-
-    def all_gather(self, whole: Tensor, mine: Tensor) -> None:
-        """Equally many bytes of every member, one after the other, into ``whole``."""
-
-    def all_to_all(
-        self, incoming: Tensor, outgoing: Tensor, receive: list[int], send: list[int]
-    ) -> None:
-        """``send[i]`` bytes to the i-th member, ``receive[i]`` from it."""
 
 
 class Mover:
@@ -42,7 +26,8 @@ class Mover:
 
     Ranks that exchange nothing never wait for each other: each connected component of the moves (a
     micro-DP group in the HybridEngine) has a process group of its own. ``run`` returns this rank's
-    target tensors by key; they are the same storage at every call.
+    target tensors by key; they are the same storage at every call. What goes over the wire has the
+    target's type.
     """
 
     def __init__(
@@ -59,156 +44,184 @@ class Mover:
         self._types = dtypes(plan.target.params)
         parts = components(plan)
         self._members = next((m for m in parts if rank in m), ())
-        self._links = (connect or _subgroups)(parts, rank)
+        self._links = (connect or subgroups)(parts, rank)
         mine = [m for m in plan.moves if m.source in self._members or m.target in self._members]
-        self._buckets = _buckets(mine, self._members, self._bytes, bucket_mib * _MIB)
+        self._buckets = buckets_of(mine, self._members, self._size, bucket_mib * _MIB)
+        self._exchanges = [
+            exchange_of(b, rank, self._members, self._size, lambda n: self._types[n].itemsize)
+            for b in self._buckets
+        ]
         self._source = _by_name(plan.source.ranks[rank] if rank < plan.source.world else ())
         self._target = _by_name(plan.target.ranks[rank] if rank < plan.target.world else ())
-        self._out: dict[str, Tensor] = {}
-        self.received = sum(self._bytes(m) for m in mine if m.target == rank)
+        self._jobs: list[_Job] = []
+        self._staging: dict[str, Tensor] = {}
+        self.received = sum(self._size((m.name, m.box)) for m in mine if m.target == rank)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks that this one exchanges with, itself included; none where nothing moves."""
+        return self._members
 
     @property
     def extra_bytes(self) -> int:
         """Bytes of the target's storage, which exists beside the source's."""
-        return sum(t.numel() * t.element_size() for t in self._out.values())
+        return sum(_nbytes(t) for job in self._jobs for t in job.out.values())
+
+    @property
+    def staging_bytes(self) -> int:
+        """Bytes of the buffers that buckets go through; kept until :meth:`release`."""
+        return sum(map(_nbytes, self._staging.values()))
 
     @torch.no_grad()
-    def run(self, views: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Exchange and copy; ``views`` are the source buffers of this rank by key."""
-        if not self._out:
+    def run(
+        self,
+        views: Mapping[str, Tensor],
+        keep: Mapping[str, Tensor] | None = None,
+        clock: dict[str, float] | None = None,
+    ) -> dict[str, Tensor]:
+        """Exchange and copy; ``views`` are the source buffers of this rank by key.
+
+        ``keep``, a result of before that is in use, is left as it is: a second storage takes turns.
+        ``clock`` is told the seconds of each part.
+        """
+        job = next((one for one in self._jobs if not _shared(one.out, keep or {})), None)
+        if job is None:
             pieces = [p for pieces in self._target.values() for p in pieces]
-            self._out = allocate(pieces, self._types, self._device)
-        for name, pieces in self._target.items():
-            for piece in pieces:
-                for own in self._source.get(name, ()):
-                    self._copy(piece, own.box, local_view(own, views[own.view.key]))
-        for bucket in self._buckets:
-            self._exchange(bucket, views)
-        return self._out
+            job = _Job(allocate(pieces, self._types, self._device))
+            self._jobs.append(job)
+        where = tuple((key, view.data_ptr(), view.dtype) for key, view in views.items())
+        if job.where != where:
+            self._prepare(job, views)
+            job.where = where
+        with _timed(clock, "own"):
+            job.own.run()
+        for step in job.steps:
+            with _timed(clock, "pack"):
+                step.pack.run()
+            with _timed(clock, "exchange"):
+                step.exchange(self._links)
+            with _timed(clock, "unpack"):
+                step.unpack.run()
+        return job.out
 
     def release(self) -> None:
         """Give the target's storage back; the next run makes it again."""
-        self._out = {}
+        self._jobs, self._staging = [], {}
 
-    def _exchange(self, bucket: _Bucket, views: Mapping[str, Tensor]) -> None:
-        sends = {m: [b for b in bucket.moves if b.source == m] for m in self._members}
-        if bucket.gather:
-            unique = {m: list(dict.fromkeys((b.name, b.box) for b in sends[m])) for m in sends}
-            self._all_gather(unique, views)
-            return
-        self._all_to_all(bucket.moves, views)
+    # --- what is copied from where to where, known before the first run -------------------------
 
-    def _all_gather(
-        self, unique: Mapping[int, Sequence[tuple[str, Box]]], views: Mapping[str, Tensor]
-    ) -> None:
-        assert self._links is not None
-        sizes = {m: sum(self._size(n, b) for n, b in parts) for m, parts in unique.items()}
-        widest = max(sizes.values())
-        mine = torch.zeros(widest, dtype=torch.uint8, device=self._device)
-        self._pack(unique[self._rank], views, mine)
-        whole = mine.new_empty(widest * len(self._members))
-        self._links.all_gather(whole, mine)
-        for place, member in enumerate(self._members):
-            if member != self._rank:
-                self._unpack(unique[member], whole[place * widest :])
+    def _prepare(self, job: _Job, views: Mapping[str, Tensor]) -> None:
+        job.own, job.steps = _Copies(), []
+        for name, pieces in self._target.items():
+            for piece in pieces:
+                for own in self._source.get(name, ()):
+                    _copy(job, piece, own.box, local_view(own, views[own.view.key]), job.own)
+        outgoing = self._buffer("outgoing", [sum(one.send) for one in self._exchanges])
+        incoming = self._buffer("incoming", [sum(one.receive) for one in self._exchanges])
+        for one in self._exchanges:
+            step = _Step(one, incoming[: sum(one.receive)], outgoing[: sum(one.send)])
+            for (name, box), part in self._parts(one.sent, one.send, step.outgoing):
+                held = next(p for p in self._source[name] if p.box.intersect(box) == box)
+                view = local_view(held, views[held.view.key])[box.slices(held.box)]
+                step.pack.add(part, view)
+            for (name, box), part in self._parts(one.arrived, one.receive, step.incoming):
+                for piece in self._target.get(name, ()):
+                    _copy(job, piece, box, part, step.unpack)
+            job.steps.append(step)
 
-    def _all_to_all(self, moves: Sequence[Move], views: Mapping[str, Tensor]) -> None:
-        assert self._links is not None
+    def _parts(
+        self, runs: Sequence[Sequence[Part]], sizes: Sequence[int], flat: Tensor
+    ) -> Iterator[tuple[Part, Tensor]]:
+        """Where in a buffer of bytes each part is."""
+        begin = 0
+        for parts, size in zip(runs, sizes, strict=True):
+            start = begin
+            for part in parts:
+                name, box = part
+                end = start + self._size(part)
+                yield part, flat[start:end].view(self._types[name]).view(box.shape)
+                start = end
+            begin += size
 
-        def parts(source: int, target: int) -> list[tuple[str, Box]]:
-            return [(m.name, m.box) for m in moves if (m.source, m.target) == (source, target)]
+    def _buffer(self, name: str, sizes: Sequence[int]) -> Tensor:
+        """One buffer that all buckets go through."""
+        if name not in self._staging:
+            most = max(sizes, default=0)
+            self._staging[name] = torch.empty(most, dtype=torch.uint8, device=self._device)
+        return self._staging[name]
 
-        out = [parts(self._rank, member) for member in self._members]
-        into = [parts(member, self._rank) for member in self._members]
-        send = [sum(self._size(n, b) for n, b in one) for one in out]
-        receive = [sum(self._size(n, b) for n, b in one) for one in into]
-        outgoing = torch.empty(sum(send), dtype=torch.uint8, device=self._device)
-        incoming = torch.empty(sum(receive), dtype=torch.uint8, device=self._device)
-        self._pack([one for part in out for one in part], views, outgoing)
-        self._links.all_to_all(incoming, outgoing, receive, send)
-        self._unpack([one for part in into for one in part], incoming)
-
-    def _pack(
-        self, parts: Sequence[tuple[str, Box]], views: Mapping[str, Tensor], into: Tensor
-    ) -> None:
-        start = 0
-        for name, box in parts:
-            held = next(p for p in self._source[name] if p.box.intersect(box) == box)
-            view = local_view(held, views[held.view.key])[box.slices(held.box)]
-            flat = view.to(self._types[name]).contiguous().reshape(-1).view(torch.uint8)
-            into[start : start + flat.numel()] = flat
-            start += flat.numel()
-
-    def _unpack(self, parts: Sequence[tuple[str, Box]], flat: Tensor) -> None:
-        start = 0
-        for name, box in parts:
-            size = self._size(name, box)
-            data = flat[start : start + size].clone().view(self._types[name]).reshape(box.shape)
-            for piece in self._target.get(name, ()):
-                self._copy(piece, box, data)
-            start += size
-
-    def _copy(self, piece: Piece, box: Box, data: Tensor) -> None:
-        common = piece.box.intersect(box)
-        if common is not None:
-            view = local_view(piece, self._out[piece.view.key])
-            view[common.slices(piece.box)] = data[common.slices(box)]
-
-    def _size(self, name: str, box: Box) -> int:
-        return int(box.size * self._types[name].itemsize)
-
-    def _bytes(self, move: Move) -> int:
-        return self._size(move.name, move.box)
+    def _size(self, part: Part) -> int:
+        return int(part[1].size * self._types[part[0]].itemsize)
 
 
-class _Subgroup:
-    """A subgroup of torch's default group, or that one itself."""
+@dataclass
+class _Copies:
+    """What is copied at once: source i into target i, whatever their types."""
 
-    def __init__(self, group: Any) -> None:
-        self._group = group
+    into: list[Tensor] = field(default_factory=list)
+    source: list[Tensor] = field(default_factory=list)
 
-    def all_gather(self, whole: Tensor, mine: Tensor) -> None:
-        from torch import distributed as dist
+    def add(self, into: Tensor, source: Tensor) -> None:
+        self.into.append(into)
+        self.source.append(source)
 
-        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-        gather(whole, mine, group=self._group)
-
-    def all_to_all(
-        self, incoming: Tensor, outgoing: Tensor, receive: list[int], send: list[int]
-    ) -> None:
-        from torch import distributed as dist
-
-        dist.all_to_all_single(incoming, outgoing, receive, send, group=self._group)
+    def run(self) -> None:
+        if self.into:
+            torch._foreach_copy_(self.into, self.source)
 
 
-def _subgroups(parts: Sequence[tuple[int, ...]], rank: int) -> Links | None:
-    """This rank's component; every rank makes every group, as torch wants it."""
-    from torch import distributed as dist
+@dataclass
+class _Step:
+    """One exchange: copies into ``outgoing``, the collective, copies out of ``incoming``."""
 
-    found = None
-    for members in parts:
-        group = dist.new_group(list(members)) if len(members) < dist.get_world_size() else None
-        if rank in members:
-            found = _Subgroup(group)
-    return found
+    plan: Exchange
+    incoming: Tensor
+    outgoing: Tensor
+    pack: _Copies = field(default_factory=_Copies)
+    unpack: _Copies = field(default_factory=_Copies)
+
+    def exchange(self, links: Links | None) -> None:
+        assert links is not None
+        if self.plan.gather:
+            links.all_gather(self.incoming, self.outgoing)
+        else:
+            links.all_to_all(self.incoming, self.outgoing, self.plan.receive, self.plan.send)
 
 
-def components(plan: Plan) -> list[tuple[int, ...]]:
-    """The sets of ranks that exchange with each other, directly or through others; sorted."""
-    head = list(range(max(plan.source.world, plan.target.world)))
+@dataclass
+class _Job:
+    """Storage of a target and how it is filled from source buffers that lie at ``where``."""
 
-    def find(rank: int) -> int:
-        while head[rank] != rank:
-            head[rank] = head[head[rank]]
-            rank = head[rank]
-        return rank
+    out: dict[str, Tensor]
+    where: tuple[Any, ...] | None = None
+    own: _Copies = field(default_factory=_Copies)
+    steps: list[_Step] = field(default_factory=list)
 
-    for source, target in {(m.source, m.target) for m in plan.moves}:
-        head[find(source)] = find(target)
-    sets: dict[int, list[int]] = {}
-    for rank in range(len(head)):
-        sets.setdefault(find(rank), []).append(rank)
-    return sorted(tuple(members) for members in sets.values() if len(members) > 1)
+
+@contextmanager
+def _timed(clock: dict[str, float] | None, part: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    if clock is not None:
+        clock[part] = clock.get(part, 0.0) + time.perf_counter() - started
+
+
+def _shared(mine: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:
+    """Whether any of these lie in one storage."""
+    held = {tensor.untyped_storage().data_ptr() for tensor in mine.values()}
+    return any(tensor.untyped_storage().data_ptr() in held for tensor in others.values())
+
+
+def _copy(job: _Job, piece: Piece, box: Box, data: Tensor, copies: _Copies) -> None:
+    """Copy what a piece of the target and a box that is there have in common."""
+    common = piece.box.intersect(box)
+    if common is not None:
+        view = local_view(piece, job.out[piece.view.key])
+        copies.add(view[common.slices(piece.box)], data[common.slices(box)])
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _by_name(pieces: Sequence[Piece]) -> dict[str, list[Piece]]:
@@ -217,40 +230,3 @@ def _by_name(pieces: Sequence[Piece]) -> dict[str, list[Piece]]:
         if piece.box.size:
             out.setdefault(piece.name, []).append(piece)
     return out
-
-
-def _buckets(moves: Sequence[Move], members: Sequence[int], size: Any, limit: int) -> list[_Bucket]:
-    """Moves in the layout's order, cut where a rank would receive more than ``limit`` bytes."""
-    order = {name: i for i, name in enumerate(dict.fromkeys(m.name for m in moves))}
-    buckets: list[_Bucket] = []
-    part: list[Move] = []
-    load: dict[int, int] = {}
-    names = sorted({m.name for m in moves}, key=order.__getitem__)
-    by_name: dict[str, list[Move]] = {}
-    for move in moves:
-        by_name.setdefault(move.name, []).append(move)
-    for name in names:
-        adds: dict[int, int] = {}
-        for move in by_name[name]:
-            adds[move.target] = adds.get(move.target, 0) + size(move)
-        if part and max(load.get(r, 0) + n for r, n in adds.items()) > limit:
-            buckets.append(_bucket(part, members))
-            part, load = [], {}
-        part += by_name[name]
-        for rank, count in adds.items():
-            load[rank] = load.get(rank, 0) + count
-    if part:
-        buckets.append(_bucket(part, members))
-    return buckets
-
-
-def _bucket(moves: Sequence[Move], members: Sequence[int]) -> _Bucket:
-    sent: dict[int, dict[int, list[tuple[str, Box]]]] = {m: {} for m in members}
-    for move in moves:
-        sent[move.source].setdefault(move.target, []).append((move.name, move.box))
-    gather = all(
-        len(to) in (0, len(members) - 1)
-        and all(one == next(iter(to.values())) for one in to.values())
-        for to in sent.values()
-    )
-    return _Bucket(tuple(moves), gather)

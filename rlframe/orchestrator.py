@@ -112,6 +112,7 @@ class Orchestrator:
     def collect(self, count: int | None = None) -> Batch:
         """Play groups until ``count`` (default: a step's prompts) are accepted."""
         wanted = count or self.config.data.prompts_per_step
+        self._phase("generate")
         with self.clock.stage("gen"):
             self.intake.fill(wanted)
         return self.join(self.buffer.take(wanted, self.version))
@@ -129,6 +130,7 @@ class Orchestrator:
     def learn(self, batch: Batch) -> dict[str, float]:
         """Score the batch, derive advantages, update every trained role."""
         self.parts.recorder.updating()
+        self._phase("train")
         batch = self._score(batch)
         ask(self.algorithm, "scored", batch)
         batch.scalars = ask_mapping(self.algorithm, "scalars")
@@ -148,16 +150,25 @@ class Orchestrator:
         self.version += 1
         if self.parts.checkpoint is None:
             return
-        rollout = self.parts.rollout
+        rollout = self.parts.rollout if running != "none" else None
         with self.clock.stage("update_weights"):
-            if running != "none" and rollout is not None:
+            if rollout is not None:
                 rollout.call("pause", running).result()
             stats = self.parts.checkpoint.publish(self.version)
-            if running != "none" and rollout is not None:
+            if rollout is not None:
                 rollout.call("resume").result()
+        for note in stats.notes:
+            self.parts.recorder.message(note)
         self._figures["perf/sync_bytes"] = float(stats.bytes_moved)
+        self._figures["perf/sync_extra_bytes"] = float(stats.extra_bytes)
+        self._figures["perf/sync_redundant_bytes"] = float(stats.redundant_bytes)
 
     # --- what the stages are made of ---------------------------------------------------------
+
+    def _phase(self, phase: Literal["train", "generate"]) -> None:
+        """Make room for a stage, where stages take turns."""
+        if self.parts.checkpoint is not None and not self.config.scheduler.load().overlaps:
+            self.parts.checkpoint.phase(phase)
 
     def _score(self, batch: Batch) -> Batch:
         roles = [r for r in self._specs if r.outputs and not self._given_by_update(r)]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlframe.errors import BatchError
+from rlframe.opaque import bytes_of
 
 __all__ = ["Packed", "ragged_index", "ragged_take"]
 
@@ -56,8 +57,8 @@ class Packed:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffers."""
-        return int(self.values.nbytes) + (0 if self.lengths is None else int(self.lengths.nbytes))
+        """Bytes of the buffers; of opaque rows what they hold."""
+        return bytes_of(self.values) + (0 if self.lengths is None else int(self.lengths.nbytes))
 
     def take(self, rows: IntArray) -> Packed:
         """The given rows, in the given order: (m,) -> m rows."""

@@ -18,11 +18,12 @@ _NEEDED = ("seed", "steps", "model", "optim", "strategy", "roles", "pools")
 """Sections that make the policy; what else a run used (rewards, data) may be gone by now."""
 
 
-def export(run: str | Path, out_dir: str | Path) -> Path:
+def export(run: str | Path, out_dir: str | Path, *, adapter: bool = False) -> Path:
     """Write the policy of a run (or of one of its snapshots) where ``from_pretrained`` finds it.
 
-    The directory appears whole or not at all. Raises ConfigError (no run, directory in use) and
-    SnapshotError (no snapshot, damaged).
+    ``adapter`` writes the low-rank adapters alone, as peft reads them. The directory appears whole
+    or not at all. Raises ConfigError (no run, directory in use, no adapters) and SnapshotError (no
+    snapshot, damaged).
     """
     source, target = Path(run).expanduser(), Path(out_dir).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -34,7 +35,7 @@ def export(run: str | Path, out_dir: str | Path) -> Path:
     except OSError as error:
         raise ConfigError(f"nothing can be written in {target.parent}: {error.strerror}") from error
     try:
-        _write_policy(source, snapshot, fresh)
+        _write_policy(source, snapshot, fresh, adapter)
         if target.exists():
             target.rmdir()
         fresh.chmod(0o755)
@@ -56,7 +57,7 @@ def _find(source: Path) -> Snapshot:
     return snapshot
 
 
-def _write_policy(source: Path, snapshot: Snapshot, out_dir: Path) -> None:
+def _write_policy(source: Path, snapshot: Snapshot, out_dir: Path, adapter: bool) -> None:
     from rlframe.config.load import Asked, load_config
     from rlframe.fit_api import build_policy
     from rlframe.host.host import current_host
@@ -72,6 +73,7 @@ def _write_policy(source: Path, snapshot: Snapshot, out_dir: Path) -> None:
     engine = build_policy(load_config(current_host(), Asked(values=values)).config, kind)
     try:
         engine.load(folder)
-        engine.export(out_dir)
+        write = engine.export_adapters if adapter else engine.export
+        write(out_dir)
     finally:
         engine.close()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlframe.layout import ParamInfo, Piece
 
-__all__ = ["allocate", "dtypes", "local_view"]
+__all__ = ["allocate", "dtypes", "local_view", "moved", "named_views"]
 
 
 def dtypes(params: Mapping[str, ParamInfo]) -> dict[str, torch.dtype]:
@@ -21,6 +21,30 @@ def local_view(piece: Piece, buffer: Tensor) -> Tensor:
     """The part of a rank's buffer that holds a piece."""
     offset = buffer.storage_offset() + piece.view.offset
     return buffer.as_strided(piece.box.shape, piece.view.stride, offset)
+
+
+def moved(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """The same tensors on a device, each storage copied once; what is there already stays."""
+    there: dict[int, Tensor] = {}
+    out = {}
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in there:
+            whole = tensor.new_empty(0).set_(storage)
+            there[storage.data_ptr()] = whole.to(device)
+        base = there[storage.data_ptr()]
+        out[name] = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return out
+
+
+def named_views(pieces: Sequence[Piece], buffers: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+    """A rank's pieces by parameter; None where one is not in a single piece."""
+    held = [piece for piece in pieces if piece.box.size]
+    names = [piece.name for piece in held]
+    if len(set(names)) < len(names):
+        return None
+    empty = {p.name: p for p in pieces if p.name not in names}
+    return {p.name: local_view(p, buffers[p.view.key]) for p in (*held, *empty.values())}
 
 
 def allocate(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlframe.asking import MethodError
 from rlframe.config import Selected
 from rlframe.errors import RlframeError, WorkerError
 from rlframe.interfaces.model import EngineSpec
@@ -33,7 +34,8 @@ class Worker:
     """Holds one engine a role and calls them.
 
     A result that is a set of columns is stored in the transfer engine; its handles are returned.
-    An exception that is not an ``RlframeError`` becomes a ``WorkerError``.
+    An exception that is not an ``RlframeError``, or that a method's own code raised, becomes a
+    ``WorkerError``.
     """
 
     def __init__(self, rank: RankInfo, transfer: TransferEngine) -> None:
@@ -103,9 +105,14 @@ class Worker:
     def _guard(self, role: str, method: str, call: Any) -> Any:
         try:
             return call()
+        except MethodError as error:
+            raise self._failed(role, f"{method}: {error.said}", error.__cause__ or error) from error
         except RlframeError:
             raise
         except Exception as error:
             what = f"{method}: {type(error).__name__}: {error}"
-            remote = "".join(traceback.format_exception(error))
-            raise WorkerError(role, self.rank.rank, self.rank.host, what, remote) from error
+            raise self._failed(role, what, error) from error
+
+    def _failed(self, role: str, what: str, error: BaseException) -> WorkerError:
+        remote = "".join(traceback.format_exception(error))
+        return WorkerError(role, self.rank.rank, self.rank.host, what, remote)

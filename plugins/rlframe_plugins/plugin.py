@@ -108,7 +108,7 @@ _DATAFLOW = (
     Component(
         "transport",
         "shm",
-        "rlframe_plugins.transports.files:SharedMemoryTransport",
+        "rlframe_plugins.transports.shm:SharedMemoryTransport",
         summary="weights through one machine's shared memory",
     ),
     Component(

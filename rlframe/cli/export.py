@@ -19,6 +19,6 @@ def export(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{out_dir} is there and not empty: name a new folder")
     from rlframe.snapshot_export import export as write
 
-    write(run_dir, out_dir)
+    write(run_dir, out_dir, adapter=arguments.adapter)
     print(f"wrote {out_dir}")
     return 0

@@ -106,6 +106,9 @@ def _add_core_commands(subcommands: argparse._SubParsersAction[CliParser]) -> No
     export = subcommands.add_parser("export", help="write a run's model for transformers")
     export.add_argument("run_dir", metavar="RUN", help="folder of a run, or a snapshot in it")
     export.add_argument("out_dir", metavar="DIR", help="new or empty folder to write")
+    export.add_argument(
+        "--adapter", action="store_true", help="write the adapters alone (model.lora), for peft"
+    )
     export.set_defaults(run=_export)
 
 

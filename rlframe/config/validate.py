@@ -103,6 +103,22 @@ def _check_roles(config: Config) -> None:
             text = unknown_name("role", name, known)
             raise ConfigError(f"roles.{name}: {text} (roles of algo '{config.algo.name}')")
     _check_rewards(config, algorithm)
+    _check_adapters(config, algorithm)
+
+
+def _check_adapters(config: Config, algorithm: Algorithm) -> None:
+    """Adapters are trained by strategies that claim it."""
+    from rlframe.roles import roles_of
+
+    for role in roles_of(config, algorithm):
+        options = config.role(role.name)
+        rank, strategy = options.model.lora.rank, options.strategy
+        if role.trained and rank and "lora" not in strategy.load().capabilities:
+            raise ConfigError(
+                f"model.lora.rank={rank}: strategy '{strategy.name}' of role '{role.name}' trains "
+                "no adapters: use --strategy ddp or fsdp, or set model.lora.rank=0 (or "
+                f"roles.{role.name}.model.lora.rank=0)"
+            )
 
 
 def _check_rewards(config: Config, algorithm: Algorithm) -> None:

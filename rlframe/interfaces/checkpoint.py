@@ -6,20 +6,23 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.layout import Layout, Plan
+from rlframe.sharding import Grouping
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rlframe.adapters import Adapters
     from rlframe.interfaces.strategy import RankInfo
 
 __all__ = [
+    "AfterGeneration",
     "BaseWeights",
     "CheckpointEngine",
     "Codec",
@@ -31,14 +34,26 @@ __all__ = [
 ]
 
 
+AfterGeneration = Literal["keep", "cache", "offload", "release"]
+"""What a rollout engine gives back while its devices train: nothing; its key-value cache; that, and
+its weights to the host; that, and its weights for good until the next version."""
+
+
 @dataclass(frozen=True)
 class SyncStats:
-    """What one publish cost: version, bytes received by all ranks, seconds, bytes on top."""
+    """What one publish cost: version, bytes received by all ranks, seconds.
+
+    ``extra_bytes``: storage of weights beyond the larger of a rank's two layouts, over all ranks.
+    ``redundant_bytes``: a rank's training weights outside its generation shard, the most of any.
+    ``notes`` say what went wrong on the way, and what was done about it.
+    """
 
     version: int
     bytes_moved: int
     seconds: float
     extra_bytes: int = 0
+    redundant_bytes: int = 0
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,9 @@ class HandedOver:
 
 class Resharder(ABC):
     """From two layouts to who sends which box to whom. Pure: no process, no device."""
+
+    grouping: ClassVar[Grouping] = "strided"
+    """Which ranks of a training replica form a generation replica, where engines can choose."""
 
     def __init__(self, config: Any = None) -> None:
         self.config = config
@@ -75,6 +93,9 @@ class CheckpointEngine(ABC):
     def __init__(self, config: Any = None) -> None:
         self.config = config
 
+    def use_adapters(self, adapters: Adapters) -> None:
+        """Told before :meth:`prepare` that the sources train adapters only; may be ignored."""
+
     @abstractmethod
     def prepare(self, plan: Plan, sources: WorkerGroup, targets: WorkerGroup) -> None:
         """Check the plan and set up buffers, once."""
@@ -83,9 +104,15 @@ class CheckpointEngine(ABC):
     def publish(self, version: int) -> SyncStats:
         """Give the targets the sources' weights as ``version``."""
 
-    def join(self, replica: str) -> None:
-        """Bring a late replica to the current version."""
-        raise NotImplementedError(f"{type(self).__name__} has no replicas")
+    def phase(self, phase: Literal["train", "generate"]) -> None:
+        """What the next stage does; where both share devices one may make room for the other."""
+
+    def join(self) -> int:
+        """Bring replicas that started late to the current version; the bytes that they received.
+
+        The others go on serving. Raises SyncError where there is no version yet.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no replicas of its own")
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -132,6 +159,10 @@ class Transport(ABC):
 
     def discard(self, receipts: Sequence[Any]) -> None:
         """On the controller: forget a staged version; receipts of no use are ignored."""
+
+    def renew(self) -> None:
+        """On the controller: forget connections, after a failure or when a replica is new."""
+        self.key = uuid.uuid4().hex
 
     def close(self) -> None:
         """On the controller: leave nothing behind."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlframe.algorithm import RoleSpec
+from rlframe.errors import ConfigError
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
 from rlframe.layout import Layout, Plan
-from rlframe.protocol import DP_METRIC, ONE_TO_ALL, ONE_TO_ONE, THREE_D_PROTO, protocol
+from rlframe.protocol import ALL_TO_ALL, DP_METRIC, ONE_TO_ALL, ONE_TO_ONE, THREE_D_PROTO, protocol
 
 if TYPE_CHECKING:
+    from rlframe.adapters import Adapters
     from rlframe.batch import Batch
+    from rlframe.checksums import Query
     from rlframe.config import Selected
-    from rlframe.interfaces.checkpoint import HandedOver, Transport
+    from rlframe.interfaces.checkpoint import AfterGeneration, HandedOver, Transport
     from rlframe.packed import Packed
     from rlframe.plan import UpdatePlan
 
@@ -37,6 +40,8 @@ class EngineSpec:
     """Constant of the fixed-length reduction, tokens."""
     tokens_of: str = ""
     """Model whose tokens a batch holds, where the role may have a tokenizer of its own."""
+    base_of: str = ""
+    """Role of the same workers whose model without its adapters is this role's: none is built."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +97,18 @@ class ModelEngine(ABC):
 
     @abstractmethod
     @protocol(ONE_TO_ALL)
-    def prepare_hand_over(self, target: str, plan: Plan, copy: bool, bucket_mib: int) -> None:
+    def prepare_hand_over(
+        self,
+        target: str,
+        plan: Plan,
+        copy: bool,
+        bucket_mib: int,
+        after: AfterGeneration = "keep",
+    ) -> None:
         """Get ready to give the peer engine ``target`` its weights by ``plan``, in buckets.
 
         Where the plan needs no move both share storage, unless ``copy`` asks for a second buffer.
+        ``after`` says what the peer gives back when :meth:`phase` ends its generation.
         """
 
     @abstractmethod
@@ -114,9 +127,14 @@ class ModelEngine(ABC):
         """Offer this rank's part of ``version`` to replicas in other pools; a receipt."""
 
     @abstractmethod
+    @protocol(ALL_TO_ALL)
+    def checksums(self, queries: Sequence[Query]) -> list[int]:
+        """``rlframe.checksums`` of this rank's weights, one number a query."""
+
+    @abstractmethod
     @protocol(ONE_TO_ALL)
     def phase(self, phase: Literal["train", "generate", "idle"]) -> None:
-        """Make room for what comes next (offload, release caches)."""
+        """Make room for what comes next (offload, release caches); bring back what it needs."""
 
     @abstractmethod
     @protocol(ONE_TO_ALL)
@@ -132,6 +150,28 @@ class ModelEngine(ABC):
     @protocol(ONE_TO_ALL)
     def export(self, directory: Path) -> None:
         """Write a Hugging Face directory."""
+
+    @protocol(ONE_TO_ALL)
+    def stage_part(
+        self,
+        transport: Transport,
+        plan: Plan,
+        version: int,
+        full: bool,
+        part: Literal["base", "adapters"],
+    ) -> Any:
+        """:meth:`stage_weights` for the frozen base, or for the adapters alone."""
+        raise ConfigError(f"{type(self).__name__} trains no adapters")
+
+    @protocol(ONE_TO_ALL)
+    def export_adapters(self, directory: Path) -> None:
+        """Write the adapters alone, as peft reads them. Raises ConfigError where there are none."""
+        raise ConfigError(f"{type(self).__name__} trains no adapters")
+
+    @protocol(ONE_TO_ALL)
+    def adapters(self) -> Adapters | None:
+        """The adapters that are trained; None where the whole model is."""
+        return None
 
     @protocol(ONE_TO_ALL)
     def close(self) -> None:

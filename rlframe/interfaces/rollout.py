@@ -7,18 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rlframe.errors import SyncError
+from rlframe.errors import ConfigError, SyncError
 from rlframe.interfaces.checkpoint import BaseWeights
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.layout import Layout, Plan
-from rlframe.protocol import Mesh
+from rlframe.protocol import ALL_TO_ALL, Mesh, protocol
 from rlframe.requests import Completion, Request
+from rlframe.sharding import Grouping, generation_place
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rlframe.adapters import Adapters
+    from rlframe.checksums import Query
     from rlframe.config import ModelConfig
     from rlframe.interfaces.checkpoint import Transport
+    from rlframe.replica_adapters import ReplicaAdapters
 
 __all__ = ["RolloutEngine", "RolloutSpec"]
 
@@ -40,6 +44,23 @@ class RolloutSpec:
     """Longest response, tokens; 0 is unknown."""
     concurrency: int = 0
     """Requests that the run keeps open at most; 0 is unknown."""
+    mesh: Mesh | None = None
+    """How the ranks of its pool form generation replicas; None makes each rank one."""
+    grouping: Grouping = "strided"
+    """Which ranks of a training replica form one, as the resharder wants it."""
+
+    def replicas(self, world: int) -> tuple[tuple[int, ...], ...]:
+        """Ranks of each generation replica; the first takes requests (3D_ALL_MICRO_DP's)."""
+        mesh = self.mesh or Mesh(dp=world)
+        found: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        for rank in range(mesh.size):
+            stage, index = generation_place(mesh, rank, self.grouping)
+            inside = rank % (mesh.pp * mesh.tp)
+            adjacent = inside // (mesh.pg * mesh.tg)
+            number = mesh.mdp_rank(rank) if self.grouping == "strided" else adjacent
+            members = found.setdefault((mesh.dp_rank(rank), number), [])
+            members.append((-stage, index, rank))
+        return tuple(tuple(rank for *_, rank in sorted(found[key])) for key in sorted(found))
 
 
 class RolloutEngine(ABC):
@@ -69,6 +90,7 @@ class RolloutEngine(ABC):
         self.rank = RankInfo()
         self._fetched: BaseWeights | None = None
         self._served: BaseWeights | None = None
+        self._adapted: ReplicaAdapters | None = None
 
     @classmethod
     def mesh_of(cls, config: Any, world: int, trained: Mesh | None) -> Mesh:
@@ -96,12 +118,19 @@ class RolloutEngine(ABC):
         """The layout that this engine wants, given the trainer's."""
 
     def fetch_weights(
-        self, transport: Transport, plan: Plan, version: int, receipts: Sequence[Any]
+        self,
+        transport: Transport,
+        plan: Plan,
+        version: int,
+        receipts: Sequence[Any],
+        late: bool = False,
     ) -> int:
         """Take a staged version beside the one that serves; bytes received. Raises SyncError.
 
-        The plan's last ranks are the replicas'.
+        The plan's last ranks are the replicas'. ``late`` asks only those that don't serve it yet.
         """
+        if late and self.version == version and not transport.together:
+            return 0
         first = plan.target.world - self.rank.world
         base = None
         if self._served is not None and self._served.version == self.version:
@@ -110,12 +139,69 @@ class RolloutEngine(ABC):
         self._fetched = BaseWeights(version, fetched.tensors)
         return fetched.nbytes
 
-    def flip_weights(self, version: int) -> None:
+    def fetch_base(
+        self,
+        transport: Transport,
+        plan: Plan,
+        version: int,
+        receipts: Sequence[Any],
+        late: bool = False,
+    ) -> int:
+        """Take the frozen base that adapters are added to; bytes received. Raises SyncError."""
+        from rlframe.replica_adapters import ReplicaAdapters
+
+        if late and self.version == version and not transport.together:
+            return 0
+        mine = plan.target.world - self.rank.world + self.rank.rank
+        fetched = transport.fetch(plan, mine, version, receipts, None)
+        self._adapted = ReplicaAdapters(plan, mine, fetched.tensors)
+        return fetched.nbytes
+
+    def fetch_adapters(
+        self,
+        transport: Transport,
+        plan: Plan,
+        adapters: Adapters,
+        version: int,
+        receipts: Sequence[Any],
+        late: bool = False,
+    ) -> int:
+        """:meth:`fetch_weights` for adapters alone: they are merged into the base, beside it."""
+        if late and self.version == version and not transport.together:
+            return 0
+        if self._adapted is None:
+            raise SyncError(f"rollout rank {self.rank.rank} has no base to add adapters to")
+        fetched = self._adapted.fetch(transport, plan, adapters, version, receipts, self.version)
+        self._fetched = BaseWeights(version, fetched.tensors)
+        return fetched.nbytes
+
+    def flip_weights(self, version: int, late: bool = False) -> None:
         """Serve what :meth:`fetch_weights` took. Raises SyncError for another version."""
+        if late and self.version == version:
+            self._fetched = None
+            return
         if self._fetched is None or self._fetched.version != version:
             raise SyncError(f"version {version} is not staged on rollout rank {self.rank.rank}")
         self._served, self._fetched = self._fetched, None
         self.load(version, self._served.tensors)
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """What this rank computes with now, by canonical name: its shards where it has those.
+
+        Of use to ``checkpoint.verify`` only if it is read from where it is used. Raises ConfigError
+        where an engine cannot show it.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} cannot show the weights that it computes with: use "
+            "checkpoint.verify=0"
+        )
+
+    @protocol(ALL_TO_ALL)
+    def checksums(self, queries: Sequence[Query]) -> list[int]:
+        """``rlframe.checksums`` of :meth:`weights`, one number a query."""
+        from rlframe.checksums import checksums
+
+        return checksums(queries, self.weights(), named=True)
 
     @property
     @abstractmethod

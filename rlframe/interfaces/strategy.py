@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
     from torch import Tensor
 
+    from rlframe.adapters import Adapters
     from rlframe.config import ModelConfig, OptimConfig
 
 __all__ = ["LossFn", "ModelSpec", "RankInfo", "Strategy"]
@@ -138,6 +139,33 @@ class Strategy(ABC):
     def views(self) -> Mapping[str, Tensor]:
         """This rank's parameter storage by the keys of its layout; no copies."""
 
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes of :meth:`views` that exist beside the weights that are trained."""
+        return 0
+
+    def adapters(self) -> Adapters | None:
+        """The low-rank adapters that are trained; None where the whole model is.
+
+        :meth:`views` are weights with adapters merged, :meth:`base_views` without.
+        """
+        return None
+
+    def base_views(self) -> Mapping[str, Tensor]:
+        """:meth:`views` without adapters."""
+        return self.views()
+
+    def adapter_views(self) -> Mapping[str, Tensor]:
+        """This rank's storage of the adapters by the keys of their layout; no copies."""
+        return {}
+
+    def without_adapters(self) -> Strategy:
+        """The frozen base as a model that is not trained, on the same weights.
+
+        Raises ConfigError where there are no adapters.
+        """
+        raise ConfigError(f"{type(self).__name__} trains no adapters")
+
     @abstractmethod
     def save(self, directory: Path) -> None:
         """Write this rank's boxes of weights and optimiser state, schedule and RNG."""
@@ -149,6 +177,13 @@ class Strategy(ABC):
     @abstractmethod
     def export(self, directory: Path) -> None:
         """Write a Hugging Face directory (rank 0 writes, every rank takes part)."""
+
+    def export_adapters(self, directory: Path) -> None:
+        """Write the adapters alone, as peft reads them (rank 0 writes, every rank takes part).
+
+        Raises ConfigError where there are none.
+        """
+        raise ConfigError(f"{type(self).__name__} trains no adapters")
 
     def offload(self) -> None:
         """Move weights, gradients and optimiser state to the host."""

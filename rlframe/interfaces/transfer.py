@@ -68,15 +68,19 @@ class Handle:
     def gather(self, values: NDArray[Any], rows: NDArray[np.int64]) -> Packed:
         """These of its rows, (n,), out of the values of the whole block."""
         if self.lengths is None:
-            return Packed(values[rows if self.starts is None else self.starts[rows]])
+            return Packed(values[self.begins(rows)])
         lengths = self.lengths[rows]
-        return Packed(ragged_take(values, self._begins[rows], lengths), lengths)
+        return Packed(ragged_take(values, self.begins(rows), lengths), lengths)
+
+    def begins(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where these of its rows, (n,), begin in the values of the whole block."""
+        return self._begins[rows]
 
     def span(self, rows: NDArray[np.int64]) -> slice | None:
         """Where these of its rows, (n,), lie in the block's values; None if not side by side."""
         if self.lengths is None or not len(rows):
             return None
-        begins = self._begins[rows]
+        begins = self.begins(rows)
         ends = begins + self.lengths[rows]
         side_by_side = np.array_equal(begins[1:], ends[:-1])
         return slice(int(begins[0]), int(ends[-1])) if side_by_side else None
@@ -146,8 +150,13 @@ class TransferEngine(ABC):
     def bundles(self, handles: Mapping[str, Handle]) -> list[tuple[str, ...]]:
         """Names of described columns that do not travel in their handles, object by object.
 
-        Their values are returned as a list for each object; only where ``caller_owned``.
+        What :meth:`stored` gives of them is returned as a list for each object; only where
+        ``caller_owned``.
         """
+        raise NotImplementedError(f"{type(self).__name__} stores columns itself")
+
+    def stored(self, column: Packed) -> Any:
+        """What of a column goes into an object; only where ``caller_owned``."""
         raise NotImplementedError(f"{type(self).__name__} stores columns itself")
 
     def attach(self, handle: Handle, stored: Any, place: int) -> Handle:

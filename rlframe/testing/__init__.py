@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
+    "AdapterKit": "adapter_kit",
     "AlgorithmKit": "algorithm_kit",
     "ClusterKit": "cluster_kit",
     "EnvironmentKit": "environment_kit",
@@ -24,6 +25,7 @@ _HOME = {
 }
 
 if TYPE_CHECKING:
+    from rlframe.testing.adapter_kit import AdapterKit
     from rlframe.testing.algorithm_kit import AlgorithmKit
     from rlframe.testing.cluster_kit import ClusterKit
     from rlframe.testing.dist import run_ranks
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from rlframe.testing.transfer_kit import TransferKit
 
 __all__ = [
+    "AdapterKit",
     "AlgorithmKit",
     "ClusterKit",
     "EnvironmentKit",

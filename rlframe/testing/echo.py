@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +22,8 @@ from rlframe.protocol import DP_METRIC, ONE_TO_ALL, ONE_TO_ONE, protocol
 
 if TYPE_CHECKING:
     from rlframe.batch import Batch
-    from rlframe.interfaces.checkpoint import Transport
+    from rlframe.checksums import Query
+    from rlframe.interfaces.checkpoint import AfterGeneration, Transport
     from rlframe.layout import Plan
     from rlframe.plan import UpdatePlan
 
@@ -137,7 +138,14 @@ class EchoEngine(ModelEngine):
         """No parameters."""
         return Layout({}, ((),) * self.rank.world)
 
-    def prepare_hand_over(self, target: str, plan: Plan, copy: bool, bucket_mib: int) -> None:
+    def prepare_hand_over(
+        self,
+        target: str,
+        plan: Plan,
+        copy: bool,
+        bucket_mib: int,
+        after: AfterGeneration = "keep",
+    ) -> None:
         """Nothing."""
 
     def hand_over(self, target: str, version: int) -> HandedOver:
@@ -149,6 +157,10 @@ class EchoEngine(ModelEngine):
 
     def stage_weights(self, transport: Transport, plan: Plan, version: int, full: bool) -> Any:
         """Nothing."""
+
+    def checksums(self, queries: Sequence[Query]) -> list[int]:
+        """Nothing."""
+        return []
 
     def phase(self, phase: Literal["train", "generate", "idle"]) -> None:
         """Nothing."""

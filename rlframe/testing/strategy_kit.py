@@ -208,9 +208,12 @@ class StrategyKit:
 
     def test_reduce_is_over_the_ranks(self, target: type[Strategy], path: Path, world: int) -> None:
         """Sum and maximum over data-parallel ranks."""
-        for rank in self.run(world, self.job(target, path, seeds=())):
-            assert rank.largest == world
-            assert rank.summed == world * (world + 1) / 2
+        job = self.job(target, path, seeds=())
+        options: Any = target.Config(**job.options)  # type: ignore[attr-defined]
+        dp = target.mesh_of(options, world).dp
+        for rank in self.run(world, job):
+            assert rank.largest == dp
+            assert rank.summed == dp * (dp + 1) / 2
 
     # --- files ----------------------------------------------------------------------------------
 

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
     from rlframe.algorithm import Output
     from rlframe.layout import Layout
 
-__all__ = ["Job", "Kind", "Seen", "run_job", "summed_loss", "whole_weights"]
+__all__ = [
+    "Job",
+    "Kind",
+    "Seen",
+    "run_job",
+    "summed_loss",
+    "train_job",
+    "whole_tensors",
+    "whole_weights",
+]
 
 Kind = Literal["policy", "value", "score", "teacher"]
 COMPUTES: dict[str, tuple[str, ...]] = {
@@ -47,7 +56,7 @@ class Job:
     uneven: bool = False
     """All rows on the first data-parallel rank; the others get empty micro-batches."""
     poison: bool = False
-    """A first step whose loss is NaN on the first rank."""
+    """A first step whose loss is NaN on the first replica."""
     load: Path | None = None
     save: Path | None = None
     export: Path | None = None
@@ -100,15 +109,14 @@ def run_job(rank: RankInfo, job: Job) -> Seen:
     if job.load:
         strategy.load(job.load)
     before = _outputs(strategy, random_micro(seed=SEEDS[0]), computes)
-    norms, rates = [], []
+    norms: list[float] = []
+    rates: list[float] = []
     if job.poison:
-        poisoned = _nan_loss if rank.rank == 0 else summed_loss
+        first = strategy.mesh.dp_rank(rank.rank) == 0
+        poisoned = _nan_loss if first else summed_loss
         strategy.forward_backward(_micros(strategy, rank, job, SEEDS[0]), computes, poisoned)
         norms.append(strategy.step(job.clip))
-    for seed in job.seeds:
-        rates.append(strategy.learning_rate())
-        strategy.forward_backward(_micros(strategy, rank, job, seed), computes, summed_loss)
-        norms.append(strategy.step(job.clip))
+    norms += train_job(strategy, rank, job, rates)
     if job.save:
         strategy.save(job.save)
     if job.export:
@@ -116,6 +124,20 @@ def run_job(rank: RankInfo, job: Job) -> Seen:
     seen = _look(strategy, rank, before, norms, rates, computes)
     strategy.close()
     return seen
+
+
+def train_job(
+    strategy: Strategy, rank: RankInfo, job: Job, rates: list[float] | None = None
+) -> list[float]:
+    """A step for each of the job's batches; the gradients' norms. ``rates`` gets the rates."""
+    norms = []
+    for seed in job.seeds:
+        if rates is not None:
+            rates.append(strategy.learning_rate())
+        micros = _micros(strategy, rank, job, seed)
+        strategy.forward_backward(micros, COMPUTES[job.kind], summed_loss)
+        norms.append(strategy.step(job.clip))
+    return norms
 
 
 def _look(
@@ -161,15 +183,19 @@ def _micros(strategy: Strategy, rank: RankInfo, job: Job, seed: int) -> list[Ten
 
 def whole_weights(seen: Sequence[Seen]) -> dict[str, Tensor]:
     """Canonical tensors put together from every rank's views; asserts that they are covered."""
+    return whole_tensors(seen[0].layout, [rank.views for rank in seen])
+
+
+def whole_tensors(layout: Layout, views: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensors by name from every rank's buffers; asserts that they are covered."""
     import torch
 
-    layout = seen[0].layout
     whole = {n: torch.full(p.shape, float("nan")) for n, p in layout.params.items()}
     for rank, pieces in enumerate(layout.ranks):
         for piece in pieces:
             if not piece.box.size:
                 continue
-            buffer = seen[rank].views[piece.view.key]
+            buffer = views[rank][piece.view.key]
             offset = buffer.storage_offset() + piece.view.offset
             part = buffer.as_strided(piece.box.shape, piece.view.stride, offset)
             whole[piece.name][piece.box.slices()] = part.float()

@@ -173,6 +173,19 @@ class TransferKit:
         batch["response_ids"]
         assert engine.bytes_read - before == 8 * sum(_SPREAD)
 
+    def test_opaque_rows_are_read_one_by_one(self, engine: TransferEngine) -> None:
+        """A row that is not asked for is not made, and does not count as read."""
+        words = np.empty(64, object)
+        words[:] = [f"{n:01000}" for n in range(32)] + [_Unreadable() for _ in range(32)]
+        (handle,) = engine.put({"response_text": Packed(words)}).values()
+        before = engine.bytes_read
+        (found,) = engine.get([(handle, np.array([3]))])
+        assert found.values.tolist() == [words[3]]
+        (found,) = engine.get([(handle.view(np.array([40, 7])), np.array([1]))])
+        assert found.values.tolist() == [words[7]]
+        if not isinstance(engine, LocalTransfer):
+            assert 2000 <= engine.bytes_read - before < 2200
+
     def test_a_freed_block_is_an_error(self, engine: TransferEngine) -> None:
         """That names the column and who made it; other blocks stay."""
         if not engine.forgets:
@@ -186,6 +199,17 @@ class TransferKit:
         engine.free(handles.values())
         (found,) = engine.get([(others["response_ids"], np.arange(5))])
         _assert_same(found, self.columns()["response_ids"], "response_ids")
+
+
+class _Unreadable:
+    """Raises where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise AssertionError("a row that nobody asked for was made")
 
 
 def _tokens(batch: Batch) -> int:

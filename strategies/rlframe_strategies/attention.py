@@ -18,9 +18,18 @@ from torch.nn.functional import scaled_dot_product_attention
 from rlframe.errors import ModelError
 from rlframe_strategies.packing import Chunk, Inputs, Segments, Shared
 
-__all__ = ["PACKED_ATTENTION", "attention_kwargs", "register_packed_attention", "supports_packing"]
+__all__ = [
+    "CONTEXT_ATTENTION",
+    "PACKED_ATTENTION",
+    "attention_kwargs",
+    "packed_attention",
+    "register_packed_attention",
+    "supports_packing",
+]
 
 PACKED_ATTENTION = "rlframe_packed"
+CONTEXT_ATTENTION = "rlframe_context"
+"""Names that transformers knows our attention by: on one rank, and over context-parallel ranks."""
 FLASH = ("flash_attention_2", "flash_attention_3")
 
 
@@ -48,6 +57,8 @@ def supports_packing(model: Any) -> bool:
 
 def attention_kwargs(inputs: Inputs, implementation: str) -> Mapping[str, Any]:
     """What a packed forward passes down to the attention layers."""
+    if inputs.whole is not None:
+        return {"rlframe_whole": inputs.whole}
     segments = inputs.segments
     if segments is None:
         return {}

@@ -20,7 +20,7 @@ from rlframe.errors import SnapshotError
 from rlframe.layout import Box, Layout, Piece
 from rlframe.storage import local_view
 
-__all__ = ["SavedBoxes", "owned_pieces", "write_boxes"]
+__all__ = ["SavedBoxes", "held_parts", "owned_pieces", "write_boxes", "write_parts"]
 
 _FORMAT = 1
 _EXTRA = "extra"
@@ -53,27 +53,51 @@ def write_boxes(
     ``tensors`` are local buffers by kind and layout key, all placed like the weights; ``state`` is
     JSON; ``extra`` are tensors that belong to this rank alone (RNG).
     """
+    write_parts(directory, rank, layout, held_parts(layout, rank, tensors), state, extra)
+
+
+def held_parts(
+    layout: Layout, rank: int, tensors: Mapping[str, Mapping[str, Tensor]]
+) -> list[tuple[str, Piece, Tensor]]:
+    """What a rank writes of local buffers by kind and layout key: (kind, piece, buffer)."""
+    return [
+        (kind, piece, buffers[piece.view.key])
+        for piece in owned_pieces(layout, rank)
+        for kind, buffers in tensors.items()
+        if piece.view.key in buffers
+    ]
+
+
+def write_parts(
+    directory: Path,
+    rank: int,
+    layout: Layout,
+    parts: Iterable[tuple[str, Piece, Tensor]],
+    state: Mapping[str, Any],
+    extra: Mapping[str, Tensor],
+) -> None:
+    """Write what a rank has of each kind: (kind, piece, buffer that holds it).
+
+    For state that is placed otherwise than the weights; of equal boxes one rank writes one.
+    """
     from safetensors.torch import save_file
 
     directory.mkdir(parents=True, exist_ok=True)
     blobs: dict[str, Tensor] = {f"{_EXTRA}/{n}": t.cpu().contiguous() for n, t in extra.items()}
     entries = []
-    for number, piece in enumerate(owned_pieces(layout, rank)):
-        for kind, buffers in tensors.items():
-            if piece.view.key not in buffers:
-                continue
-            key = f"{kind}/{number}"
-            blobs[key] = local_view(piece, buffers[piece.view.key]).detach().cpu().contiguous()
-            entries.append(
-                {
-                    "key": key,
-                    "kind": kind,
-                    "name": piece.name,
-                    "offset": piece.box.offset,
-                    "box": piece.box.shape,
-                    "shape": layout.params[piece.name].shape,
-                }
-            )
+    for number, (kind, piece, buffer) in enumerate(parts):
+        key = f"{kind}/{number}"
+        blobs[key] = local_view(piece, buffer).detach().cpu().contiguous()
+        entries.append(
+            {
+                "key": key,
+                "kind": kind,
+                "name": piece.name,
+                "offset": piece.box.offset,
+                "box": piece.box.shape,
+                "shape": layout.params[piece.name].shape,
+            }
+        )
     stem = f"rank-{rank:05d}"
     save_file(blobs, str(directory / f"{stem}.safetensors"))
     head = {"format": _FORMAT, "rank": rank, "world": layout.world}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,19 +12,22 @@ from numpy.typing import NDArray
 
 from rlframe.advantages import checked_columns
 from rlframe.batch import Batch
+from rlframe.checksums import Query, checksums
 from rlframe.errors import ConfigError, TrainingError
-from rlframe.interfaces.checkpoint import HandedOver, Transport
+from rlframe.interfaces.checkpoint import AfterGeneration, HandedOver, Transport
 from rlframe.interfaces.model import EngineSpec, ModelEngine, UpdateResult
 from rlframe.interfaces.strategy import RankInfo, Strategy
 from rlframe.layout import Layout, Plan
-from rlframe.moving import Mover
 from rlframe.packed import Packed
 from rlframe.plan import UpdatePlan, infer_plan
+from rlframe_strategies.hand_over import HandOver
 from rlframe_strategies.minibatch import MiniBatch, micro_of
 from rlframe_strategies.retokenise import Retokeniser
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rlframe.adapters import Adapters
 
 __all__ = ["CausalLMEngine"]
 
@@ -44,17 +47,26 @@ class CausalLMEngine(ModelEngine):
         super().__init__(rank)
         self._skipped_in_a_row = 0
         self._learned = self._attached = False
-        self._movers: dict[str, Mover | None] = {}
+        self._own: Strategy | None = None
+        self._hand_overs: dict[str, HandOver] = {}
 
     def setup(self, spec: EngineSpec) -> None:
         """See :class:`ModelEngine`."""
         self._spec = spec
         self._algorithm = spec.algorithm.load()(spec.algorithm.config)
-        self._strategy: Strategy = spec.strategy.load()(spec.strategy.config, self.rank)
-        self._strategy.build(spec.model)
+        if not spec.base_of:
+            self._own = spec.strategy.load()(spec.strategy.config, self.rank)
+            self._own.build(spec.model)
         self._retokeniser = None
         if spec.tokens_of:
             self._retokeniser = Retokeniser.between(spec.tokens_of, spec.model.path)
+
+    @property
+    def _strategy(self) -> Strategy:
+        """This role's own; or another role's model without its adapters, once that is there."""
+        if self._own is None:
+            self._own = self.peers[self._spec.base_of]._strategy.without_adapters()
+        return self._own
 
     def infer(self, batch: Batch) -> Mapping[str, Packed]:
         """See :class:`ModelEngine`."""
@@ -115,21 +127,22 @@ class CausalLMEngine(ModelEngine):
         """See :class:`ModelEngine`."""
         return self._strategy.layout()
 
-    def prepare_hand_over(self, target: str, plan: Plan, copy: bool, bucket_mib: int) -> None:
+    def prepare_hand_over(
+        self,
+        target: str,
+        plan: Plan,
+        copy: bool,
+        bucket_mib: int,
+        after: AfterGeneration = "keep",
+    ) -> None:
         """See :class:`ModelEngine`."""
-        self._movers[target] = None
-        if copy or not plan.shared:
-            device = torch.device(self.rank.device)
-            self._movers[target] = Mover(plan, self.rank.rank, device, bucket_mib=bucket_mib)
+        self._hand_overs[target] = HandOver(
+            self.peers[target], self._strategy, plan, copy=copy, bucket_mib=bucket_mib, after=after
+        )
 
     def hand_over(self, target: str, version: int) -> HandedOver:
         """See :class:`ModelEngine`."""
-        mover, views = self._movers[target], self._strategy.views()
-        if mover is None:
-            self.peers[target].load(version, views)
-            return HandedOver()
-        self.peers[target].load(version, mover.run(views))
-        return HandedOver(mover.received, mover.extra_bytes)
+        return self._hand_overs[target].publish(version)
 
     def listen_for_replicas(self, transport: Transport) -> Any:
         """See :class:`ModelEngine`."""
@@ -139,12 +152,34 @@ class CausalLMEngine(ModelEngine):
         """See :class:`ModelEngine`."""
         return transport.stage(plan, self.rank.rank, version, self._strategy.views(), full=full)
 
+    def checksums(self, queries: Sequence[Query]) -> list[int]:
+        """See :class:`ModelEngine`."""
+        return checksums(queries, self._strategy.views())
+
+    def stage_part(
+        self,
+        transport: Transport,
+        plan: Plan,
+        version: int,
+        full: bool,
+        part: Literal["base", "adapters"],
+    ) -> Any:
+        """See :class:`ModelEngine`."""
+        mine = self._strategy
+        views = mine.base_views() if part == "base" else mine.adapter_views()
+        return transport.stage(plan, self.rank.rank, version, views, full=full)
+
     def phase(self, phase: Literal["train", "generate", "idle"]) -> None:
         """See :class:`ModelEngine`."""
         if phase == "idle":
             self._strategy.offload()
         else:
             self._strategy.onload()
+        for one in self._hand_overs.values():
+            if phase == "generate":
+                one.ready()
+            else:
+                one.rest()
 
     def save(self, directory: Path) -> None:
         """See :class:`ModelEngine`."""
@@ -158,9 +193,18 @@ class CausalLMEngine(ModelEngine):
         """See :class:`ModelEngine`."""
         self._strategy.export(directory)
 
+    def export_adapters(self, directory: Path) -> None:
+        """See :class:`ModelEngine`."""
+        self._strategy.export_adapters(directory)
+
+    def adapters(self) -> Adapters | None:
+        """See :class:`ModelEngine`."""
+        return self._strategy.adapters()
+
     def close(self) -> None:
         """See :class:`ModelEngine`."""
-        self._strategy.close()
+        if self._own is not None:
+            self._own.close()
 
     def _look_beside(self) -> None:
         """Let the strategy see the model that a divergence is measured from, once."""

@@ -12,9 +12,10 @@ from torch import Tensor
 from rlframe_strategies.loading import quiet, save_tokenizer
 
 if TYPE_CHECKING:
+    from rlframe_strategies.lora import Lora
     from rlframe_strategies.module import LanguageModel
 
-__all__ = ["write_model"]
+__all__ = ["write_adapters", "write_model"]
 
 _CLASSES = {
     "value": ("AutoModelForTokenClassification", "AutoModelForSequenceClassification"),
@@ -47,6 +48,29 @@ def write_model(
         skeleton.generation_config = copy.deepcopy(generation)
     with quiet():
         skeleton.save_pretrained(directory, state_dict=tensors)
+    save_tokenizer(source, directory)
+
+
+_TASKS = {"policy": "CAUSAL_LM", "teacher": "CAUSAL_LM", "value": "TOKEN_CLS", "score": "SEQ_CLS"}
+_PREFIX = "base_model.model."
+
+
+def write_adapters(
+    lora: Lora, kind: str, weights: dict[str, Tensor], source: str, directory: Path
+) -> None:
+    """Save adapters (and a number head, whole) as ``PeftModel.from_pretrained`` reads them."""
+    from safetensors.torch import save_file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    config = copy.deepcopy(lora.peft_config)
+    config.base_model_name_or_path = source
+    config.task_type = _TASKS[kind]
+    config.inference_mode = True
+    if set(weights) - lora.names:
+        config.modules_to_save = ["score"]
+    config.save_pretrained(str(directory))
+    tensors = {_PREFIX + name: w.contiguous() for name, w in weights.items()}
+    save_file(tensors, str(directory / "adapter_model.safetensors"), metadata={"format": "pt"})
     save_tokenizer(source, directory)
 
 

@@ -1,31 +1,43 @@
 """FSDP2: parameters, gradients and optimiser state sharded over the ranks by their first dimension.
 
-PyTorch FSDP (arXiv 2304.11277) in its per-parameter form, ``torch.distributed.fsdp.fully_shard``.
+PyTorch FSDP (arXiv 2304.11277) in its per-parameter form, ``torch.distributed.fsdp.fully_shard``,
+over all ranks or inside replicas (HSDP), alone or over a model that tensor parallelism has cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from rlframe.errors import ModelError
-from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece, strides
+from rlframe.config import check_range
+from rlframe.errors import ConfigError, ModelError
+from rlframe.layout import Layout, ParamInfo
+from rlframe.protocol import Mesh
 from rlframe_strategies.base import TorchStrategy
+from rlframe_strategies.context import share_inputs, use_context
+from rlframe_strategies.grid import Grid, Sizes
 from rlframe_strategies.groups import ProcessGroup
 from rlframe_strategies.module import LanguageModel
+from rlframe_strategies.offload import HostActivations
+from rlframe_strategies.peers import Peers
+from rlframe_strategies.sharded_layout import dim0_layout, sharded_layout
+from rlframe_strategies.tensor_parallel import TensorParallel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tensordict import TensorDict
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
 
-    from rlframe.algorithm import Output
+    from rlframe.algorithm import Divergence, Output
+    from rlframe.interfaces.strategy import Strategy
+    from rlframe_strategies.divergence import Beside
+    from rlframe_strategies.packing import Inputs
 
 __all__ = ["FSDPStrategy", "dim0_layout"]
 
@@ -33,12 +45,14 @@ _Dtype = Literal["none", "float32", "bfloat16", "float16"]
 
 
 class FSDPStrategy(TorchStrategy):
-    """Any number of data-parallel ranks, one included.
+    """Any number of ranks, one included: ``world = dp x cp x tp``, see :mod:`grid`.
 
-    Gradients are summed, not averaged. Tied weights are one parameter, under its first name.
+    Ranks of one ``cp x tp`` block get the same rows: to the outside (``mesh``) they are a tensor
+    axis of that size. Gradients are summed, not averaged. Tied weights are one parameter, under
+    its first name.
     """
 
-    capabilities = frozenset({"dp", "packing", "grad-checkpoint"})
+    capabilities = frozenset({"dp", "tp", "packing", "grad-checkpoint", "lora"})
 
     @dataclass(frozen=True)
     class Config:
@@ -54,23 +68,53 @@ class FSDPStrategy(TorchStrategy):
         """Type in which gradients are summed: none (that of computation), float32, ..."""
         cpu_offload: bool = False
         """Keep sharded weights, gradients and optimiser state in host memory."""
+        activation_offload: bool = False
+        """Keep what the backward pass needs in host memory until then."""
+        replicas: int = 1
+        """Replicas of the weights, at least 1 (HSDP): sharded inside one, equal across them."""
+        tp: int = 1
+        """Tensor-parallel ranks, at least 1: they share heads, neurons and the vocabulary."""
+        cp: int = 1
+        """Context-parallel ranks, at least 1: they share the tokens of the same rows."""
+
+        def __post_init__(self) -> None:
+            """Check ranges; raises ValueError."""
+            for name in ("replicas", "tp", "cp"):
+                check_range(self, name, 1)
+
+    tensor: TensorParallel | None = None
+    context: Peers | None = None
+
+    @classmethod
+    def mesh_of(cls, config: Any, world: int) -> Mesh:
+        """Blocks of ``cp x tp`` ranks with the same rows are the tensor axis."""
+        sizes = Sizes.of(config, world)
+        return Mesh(dp=sizes.dp, tp=sizes.cp * sizes.tp)
 
     def start(self) -> None:
-        """Join the process group and lay the mesh over it."""
+        """Join the process group and lay the meshes over it."""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         self.group = ProcessGroup(self.rank, self.device)
+        self.sizes = Sizes.of(self.config, self.rank.world)
+        self.grid = Grid(self.sizes, self.rank.rank, self.device.type)
 
     def place(self, module: LanguageModel) -> None:
-        """Shard every layer, then what is left, on the mesh."""
-        from torch.distributed.device_mesh import init_device_mesh
+        """Cut the model by tensor rank; shard every layer, then what is left, on the mesh."""
         from torch.distributed.fsdp import fully_shard
 
         for name, parameter in module.named_weights():
             if parameter.ndim == 0:
                 raise ModelError(f"fsdp cannot shard '{name}', a parameter without dimensions")
-        mesh = init_device_mesh(self.device.type, (self.rank.world,))
-        options = self._options(mesh)
+        sizes, place = self.sizes, self.grid.place
+        if sizes.cp > 1:
+            heads = module.lm.config.get_text_config().num_attention_heads // sizes.tp
+            use_context(module, self.spec.model.attn, heads, sizes.cp)
+            self.context = Peers(self.grid.context, sizes.cp, place.context)
+        if sizes.tp > 1:
+            peers = Peers(self.grid.tensor, sizes.tp, place.tensor)
+            self.tensor = TensorParallel(module, self.params, peers)
+        options = self._options(self.grid.weights)
         for block in module.blocks():
             reshard = self.config.reshard_after_forward
             fully_shard(block, reshard_after_forward=reshard, **options)
@@ -111,6 +155,16 @@ class FSDPStrategy(TorchStrategy):
             for part in _sharded(self.module):
                 part.reshard()
 
+    def run(
+        self, inputs: Inputs, computes: Sequence[str], beside: Beside | None
+    ) -> dict[str, Tensor]:
+        """See the base; context-parallel ranks share the tokens."""
+        kept = self.config.activation_offload and torch.is_grad_enabled()
+        with HostActivations() if kept else nullcontext():
+            if self.context is None:
+                return super().run(inputs, computes, beside)
+            return share_inputs(inputs, self.context).run(self.module, computes, beside)
+
     def local(self, parameter: Tensor) -> Tensor:
         """The local tensor of a DTensor."""
         shard: Tensor = parameter.detach().to_local()  # type: ignore[attr-defined]
@@ -119,19 +173,57 @@ class FSDPStrategy(TorchStrategy):
     def full(self, parameter: Tensor) -> Tensor:
         """Gather a parameter."""
         whole: Tensor = parameter.detach().full_tensor()  # type: ignore[attr-defined]
-        return whole
+        if self.tensor is None:
+            return whole
+        name = next(n for n, p in self.module.named_weights() if p is parameter)
+        return self.tensor.whole(name, whole)
 
     def layout(self) -> Layout:
-        """Rows of the first dimension, rank by rank."""
-        return dim0_layout(self.params, self.rank.world)
+        """Rows of the first dimension of each tensor rank's part, shard by shard."""
+        if self.tensor is None:
+            return self.layout_of(self.params)
+        return sharded_layout(self.tensor.layout, self.sizes)
+
+    def layout_of(self, params: Mapping[str, ParamInfo]) -> Layout:
+        """The same for any parameters that no tensor rank cuts."""
+        return sharded_layout(Layout.full(params), self.sizes)
+
+    def check_adapters(self) -> None:
+        """Raise ConfigError under tensor parallelism, which cuts the layers."""
+        if self.sizes.tp > 1:
+            raise ConfigError(
+                f"model.lora.rank={self.spec.model.lora.rank}: strategy 'fsdp' trains no adapters "
+                f"under tensor parallelism: use strategy.tp=1 (now {self.sizes.tp})"
+            )
+
+    def gradients(self) -> dict[str, Tensor]:
+        """See the base; what several tensor ranks have parts of is summed over them."""
+        mine = super().gradients()
+        return mine if self.tensor is None else self.tensor.complete(mine)
+
+    def counts(self, name: str) -> bool:
+        """The first replica, and of tensor ranks with the same part the first one."""
+        first = self.grid.place.replica == 0
+        return first and (self.tensor is None or self.tensor.counts(name))
 
     def sum_squares(self, local: Tensor) -> Tensor:
-        """Shards are disjoint, so squares add up."""
+        """What is counted is disjoint, so squares add up."""
         return self.group.reduce(local)
 
     def reduce(self, values: Tensor, op: Literal["sum", "max"] = "sum") -> Tensor:
-        """All-reduce over the ranks; a new tensor."""
-        return self.group.reduce(values, op)
+        """All-reduce over the data-parallel ranks; a new tensor."""
+        return self.group.reduce(values, op, self.grid.data)
+
+    def attach(self, other: Strategy, form: Divergence) -> None:
+        """See the base. Raises ConfigError under tensor parallelism, which cuts both heads."""
+        theirs = other.sizes.tp if isinstance(other, FSDPStrategy) else 1
+        if max(self.sizes.tp, theirs) > 1:
+            raise ConfigError(
+                "strategy.tp: the divergence over the whole vocabulary is not computed where "
+                "tensor parallelism cuts it: use strategy.tp=1, or the method's form on sampled "
+                "tokens"
+            )
+        super().attach(other, form)
 
     @property
     def collective(self) -> bool:
@@ -148,20 +240,3 @@ def _sharded(module: LanguageModel) -> list[FSDPModule]:
     from torch.distributed.fsdp import FSDPModule
 
     return [part for part in module.modules() if isinstance(part, FSDPModule)]
-
-
-def dim0_layout(params: Mapping[str, ParamInfo], world: int) -> Layout:
-    """Chunks of ceil(n / world) rows of each parameter; the last ranks may hold none."""
-    ranks = tuple(
-        tuple(_chunk(name, info.shape, rank, world) for name, info in params.items())
-        for rank in range(world)
-    )
-    return Layout(params, ranks)
-
-
-def _chunk(name: str, shape: tuple[int, ...], rank: int, world: int) -> Piece:
-    size = -(-shape[0] // world)
-    start = min(rank * size, shape[0])
-    rows = min(size, shape[0] - start)
-    box = Box((start,) + (0,) * (len(shape) - 1), (rows, *shape[1:]))
-    return Piece(name, box, LocalView(name, 0, strides(shape)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -53,14 +53,22 @@ class ProcessGroup:
             backend, init_method=rank.init_method, rank=rank.rank, world_size=rank.world
         )
 
-    def reduce(self, values: Tensor, op: Literal["sum", "max"] = "sum") -> Tensor:
-        """All-reduce of a copy."""
+    def reduce(
+        self, values: Tensor, op: Literal["sum", "max"] = "sum", among: Any = None
+    ) -> Tensor:
+        """All-reduce of a copy, over all ranks or over those of the group ``among``."""
         from torch import distributed as dist
 
         total = values.clone()
         if self.world > 1:
-            dist.all_reduce(total, dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX)
+            how = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
+            dist.all_reduce(total, how, group=among)
         return total
+
+    @property
+    def last(self) -> bool:
+        """Whether :meth:`leave` destroys the group."""
+        return _members == [self]
 
     def leave(self) -> None:
         """Destroy the group if this is the last that uses it; not one that others had made."""

@@ -13,7 +13,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-__all__ = ["LogitMap", "add_product", "chunks", "make_logits", "token_logprobs"]
+__all__ = [
+    "LogitMap",
+    "add_product",
+    "chunks",
+    "head_backward",
+    "make_logits",
+    "token_logprobs",
+]
 
 _CHUNK_ELEMENTS = 1 << 22
 _MIN_CHUNK, _MAX_CHUNK = 128, 4096
@@ -112,43 +119,57 @@ class _TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, labels, log_z, entropies = ctx.saved_tensors
-        grad_logprobs, grad_entropies = grads[0], grads[1]
-        if grad_entropies is not None and not len(entropies):
-            grad_entropies = None
-        if grad_logprobs is None and grad_entropies is None:
-            return (None,) * 6
-        grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        grad_weight = _zeros(weight) if ctx.needs_input_grad[1] else None
-        grad_bias = _zeros(bias) if bias is not None and ctx.needs_input_grad[2] else None
-        for part in chunks(len(hidden), len(weight)):
-            out, squashed = make_logits(hidden[part], weight, bias, ctx.logits)
-            grad = _grad_logits(
-                out.sub_(log_z[part, None]),
-                labels[part],
-                entropies[part],
-                None if grad_logprobs is None else grad_logprobs[part],
-                None if grad_entropies is None else grad_entropies[part],
-            )
-            if squashed is not None:
-                grad *= (1 - squashed.square_()) * (ctx.logits.scale / ctx.logits.temperature)
-            elif ctx.logits.factor != 1:
-                grad *= ctx.logits.factor
-            if grad_bias is not None:
-                grad_bias += grad.sum(0)
-            grad = grad.to(hidden.dtype)
-            if grad_hidden is not None:
-                torch.mm(grad, weight, out=grad_hidden[part])
-            if grad_weight is not None:
-                add_product(grad_weight, grad, hidden[part])
-        return (
-            grad_hidden,
-            None if grad_weight is None else grad_weight.to(weight.dtype),
-            None if grad_bias is None or bias is None else grad_bias.to(bias.dtype),
-            None,
-            None,
-            None,
+        made = head_backward(ctx.saved_tensors, ctx.logits, ctx.needs_input_grad[:3], grads)
+        return (*made, None, None, None)
+
+
+def head_backward(
+    saved: tuple[Tensor, ...],
+    logits: LogitMap,
+    needs: tuple[bool, ...],
+    grads: tuple[Tensor | None, ...],
+    inside: Tensor | None = None,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients of hidden states, weight and bias from those of log-probabilities and entropies.
+
+    ``saved``: hidden (N, H), weight (V, H), bias (V,), labels, log of the partition function and
+    entropies, (N,) each; ``inside`` (N,) says which labels are rows of this weight (None: all).
+    """
+    hidden, weight, bias, labels, log_z, entropies = saved
+    grad_logprobs, grad_entropies = grads[0], grads[1]
+    if grad_entropies is not None and not len(entropies):
+        grad_entropies = None
+    if grad_logprobs is None and grad_entropies is None:
+        return (None,) * 3
+    grad_hidden = torch.empty_like(hidden) if needs[0] else None
+    grad_weight = _zeros(weight) if needs[1] else None
+    grad_bias = _zeros(bias) if bias is not None and needs[2] else None
+    for part in chunks(len(hidden), len(weight)):
+        out, squashed = make_logits(hidden[part], weight, bias, logits)
+        grad = _grad_logits(
+            out.sub_(log_z[part, None]),
+            labels[part],
+            entropies[part],
+            None if grad_logprobs is None else grad_logprobs[part],
+            None if grad_entropies is None else grad_entropies[part],
+            None if inside is None else inside[part],
         )
+        if squashed is not None:
+            grad *= (1 - squashed.square_()) * (logits.scale / logits.temperature)
+        elif logits.factor != 1:
+            grad *= logits.factor
+        if grad_bias is not None:
+            grad_bias += grad.sum(0)
+        grad = grad.to(hidden.dtype)
+        if grad_hidden is not None:
+            torch.mm(grad, weight, out=grad_hidden[part])
+        if grad_weight is not None:
+            add_product(grad_weight, grad, hidden[part])
+    return (
+        grad_hidden,
+        None if grad_weight is None else grad_weight.to(weight.dtype),
+        None if grad_bias is None or bias is None else grad_bias.to(bias.dtype),
+    )
 
 
 def _zeros(like: Tensor) -> Tensor:
@@ -169,6 +190,7 @@ def _grad_logits(
     entropies: Tensor,
     grad_logprobs: Tensor | None,
     grad_entropies: Tensor | None,
+    inside: Tensor | None,
 ) -> Tensor:
     """Gradient at the (c, V) logits; consumes ``log_p``.
 
@@ -184,5 +206,6 @@ def _grad_logits(
             grad -= grad_logprobs[:, None]
         grad *= p
     if grad_logprobs is not None:
-        grad.scatter_add_(1, labels[:, None], grad_logprobs[:, None])
+        picked = grad_logprobs if inside is None else grad_logprobs.masked_fill(~inside, 0.0)
+        grad.scatter_add_(1, labels[:, None], picked[:, None])
     return grad

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlframe.algorithm import Algorithm, Output
+from rlframe.asking import ask_atoms, ask_mapping
 from rlframe.batch import Batch
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.strategy import Strategy
@@ -54,7 +55,7 @@ class MiniBatch:
         self._schema = batch.schema
         self.micros = [micro_of(batch, part) for part in rows]
         mine = np.concatenate(rows) if rows else np.zeros(0, np.int64)
-        atoms = algorithm.atoms(batch)
+        atoms = ask_atoms(algorithm, batch)
         self._denominators = count_denominators(
             micro_of(batch, mine, _mask_sources(batch, algorithm)),
             tuple(dict.fromkeys((*algorithm.masks, "loss_mask"))),
@@ -141,7 +142,7 @@ class MiniBatch:
         whole = self._gather(scored, offset, total)
         fields = {n: [{n: out.get(n)} for out in outs] for n in computes}
         out = Output(**{n: self._gather(part, offset, total)[n] for n, part in fields.items()})
-        made = self._algorithm.minibatch(out, _tensordict(whole, total))
+        made = ask_mapping(self._algorithm, "minibatch", out, _tensordict(whole, total))
         for name, column in made.items():
             mine = torch.split(column[offset : offset + sum(sizes)], sizes)
             for micro, part in zip(self.micros, mine, strict=True):

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from rlframe.errors import ModelError
-from rlframe_strategies.attention import PACKED_ATTENTION, attention_kwargs
+from rlframe_strategies.attention import CONTEXT_ATTENTION, PACKED_ATTENTION, attention_kwargs
 from rlframe_strategies.divergence import Beside, Head, token_divergence
 from rlframe_strategies.head import LogitMap, token_logprobs
+from rlframe_strategies.vocabulary import Vocabulary, vocabulary_logprobs
 
 if TYPE_CHECKING:
     from rlframe_strategies.packing import Inputs
@@ -33,7 +34,8 @@ GIVES = {
 
 def canonical(name: str) -> str:
     """A parameter's Hugging Face name from its name in :class:`LanguageModel`."""
-    return name.removeprefix("lm.")
+    plain = name.removeprefix("lm.").replace(".base_layer.", ".")
+    return plain.replace(".lora_A.default.", ".lora_A.").replace(".lora_B.default.", ".lora_B.")
 
 
 def logit_map(config: Any, temperature: float) -> LogitMap:
@@ -46,7 +48,12 @@ def logit_map(config: Any, temperature: float) -> LogitMap:
 
 
 class LanguageModel(nn.Module):
-    """Backbone and head: log-probabilities, values, or a score a row."""
+    """Backbone and head: log-probabilities, values, or a score a row.
+
+    ``vocabulary``: which part of the head's rows this rank has, where tensor parallelism cuts it.
+    """
+
+    vocabulary: Vocabulary | None = None
 
     def __init__(self, lm: Any, kind: Kind, temperature: float) -> None:
         super().__init__()
@@ -88,8 +95,13 @@ class LanguageModel(nn.Module):
         return max(lists, key=len) if lists else []
 
     def use_packed_attention(self, on: bool) -> None:
-        """Switch between our attention over packed rows and transformers' own."""
+        """Switch between our attention over packed rows and transformers' own.
+
+        Under context parallelism it is always that one's.
+        """
         config = self.lm.config
+        if config._attn_implementation == CONTEXT_ATTENTION:
+            return
         if on and config._attn_implementation != PACKED_ATTENTION:
             self._own_attention = config._attn_implementation
             self.lm.set_attn_implementation(PACKED_ATTENTION)
@@ -125,14 +137,7 @@ class LanguageModel(nn.Module):
         states = states.to(head.weight.dtype)
         if "states" in computes:
             return {"states": states}
-        logprobs, entropy = token_logprobs(
-            states,
-            head.weight,
-            head.bias,
-            inputs.labels,
-            self.logits,
-            entropy="entropy" in computes,
-        )
+        logprobs, entropy = self._logprobs(states, inputs.labels, entropy="entropy" in computes)
         out = {"logprobs": logprobs}
         if entropy is not None:
             out["entropy"] = entropy
@@ -140,6 +145,17 @@ class LanguageModel(nn.Module):
             own = Head(head.weight, head.bias, self.logits)
             out["divergence"] = token_divergence((states, own), beside.teacher, beside.form)
         return out
+
+    def _logprobs(
+        self, states: Tensor, labels: Tensor, *, entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        head = self.lm.get_output_embeddings()
+        weight, bias = head.weight, head.bias
+        if self.vocabulary is None:
+            return token_logprobs(states, weight, bias, labels, self.logits, entropy=entropy)
+        return vocabulary_logprobs(
+            states, (weight, bias), labels, self.logits, self.vocabulary, entropy=entropy
+        )
 
     def _number(self, states: Tensor) -> Tensor:
         number: Tensor = self.score(states.to(self.score.weight.dtype))

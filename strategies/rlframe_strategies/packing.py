@@ -19,6 +19,8 @@ from rlframe.errors import BatchError
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
+    from rlframe_strategies.context import Whole
+
 __all__ = ["Chunk", "Inputs", "Segments", "Shared", "dummy_inputs", "make_inputs", "to_rows"]
 
 
@@ -75,7 +77,7 @@ class Inputs:
     ``input_ids``, ``position_ids`` (1, T) packed or (b, S) padded; ``attention_mask`` (b, S) where
     the attention needs one. ``take`` (N,) are the flat positions before each response token,
     ``labels`` (N,) the tokens, ``put`` (N,) their places in a flat (b, R) tensor, ``last`` (b,) the
-    flat position of each row's last token.
+    flat position of each row's last token. ``whole`` is set where these are one rank's share.
     """
 
     input_ids: Tensor
@@ -89,6 +91,7 @@ class Inputs:
     rows: int
     width: int
     longest: int
+    whole: Whole | None = None
 
 
 def make_inputs(

@@ -21,9 +21,31 @@ def rlframe_components() -> Sequence[Component]:
         ),
         Component(
             "strategy",
+            "ddp",
+            "rlframe_strategies.ddp:DDPStrategy",
+            summary="data parallelism: the whole model on every rank, gradients summed",
+        ),
+        Component(
+            "strategy",
             "fsdp",
             "rlframe_strategies.fsdp:FSDPStrategy",
             summary="FSDP2: parameters, gradients and optimiser state sharded over the ranks",
+        ),
+        Component(
+            "strategy",
+            "deepspeed",
+            "rlframe_strategies.deepspeed:DeepSpeedStrategy",
+            requires=("deepspeed",),
+            extra="deepspeed",
+            summary="DeepSpeed ZeRO 0 to 3, with offload to the host",
+        ),
+        Component(
+            "strategy",
+            "megatron",
+            "rlframe_strategies.megatron.strategy:MegatronStrategy",
+            requires=("megatron",),
+            extra="megatron",
+            summary="megatron-core: tensor, pipeline, sequence and data parallelism",
         ),
         Component(
             "model",

@@ -5,17 +5,21 @@ from __future__ import annotations
 import pytest
 
 from rlframe.host.host import current_host
+from rlframe.host.packages import missing_packages
 from rlframe.testing.strategy_kit import StrategyKit
 
 pytestmark = pytest.mark.dist
 
 
-def _kit(name: str) -> type[StrategyKit]:
-    return type(f"Test_{name}", (StrategyKit,), {"strategy": name, "__test__": True})
+def _kit(name: str, missing: list[str]) -> type[StrategyKit]:
+    kit = type(f"Test_{name}", (StrategyKit,), {"strategy": name, "__test__": True})
+    reason = f"strategy '{name}' needs {', '.join(missing)}: make test-{name}"
+    return pytest.mark.skipif(bool(missing), reason=reason)(kit)
 
 
-NAMES = sorted(current_host().components("strategy"))
-globals().update({f"Test_{name}": _kit(name) for name in NAMES})
+KNOWN = current_host().components("strategy")
+NAMES = sorted(KNOWN)
+globals().update({f"Test_{name}": _kit(name, missing_packages(KNOWN[name])) for name in NAMES})
 
 
 def test_first_party_strategies_are_registered() -> None:

@@ -47,11 +47,14 @@ def test_what_the_controller_reads_does_not_grow_with_the_tokens(inputs, tmp_pat
 
 
 def test_samples_and_dumps_are_the_only_rows_read(inputs, tmp_path):
-    shown = logged(run(inputs, tmp_path / "shown", 8, run={"samples_every": 2}))
+    folder = run(inputs, tmp_path / "shown", 8, run={"samples_every": 2})
+    shown, samples = logged(folder), (folder / "samples.jsonl").read_text().splitlines()
     quiet = logged(run(inputs, tmp_path / "quiet", 8, run={"samples_every": 0}))
     dumped = logged(run(inputs, tmp_path / "d", 8, run={"samples_every": 0, "dump_rollouts": True}))
     read = [lines[-1]["perf/driver_bytes"] for lines in (quiet, shown, dumped)]
-    assert read[1] - read[0] == 3 * 2 * 8, "the texts of three rows: references of 8 bytes"
+    texts = [json.loads(line) for line in samples if json.loads(line)["step"] == 2]
+    assert len(texts) == 3
+    assert read[1] - read[0] == sum(len((t["prompt"] + t["response"]).encode()) for t in texts)
     token = 8 + 4 + 4  # id, log-probability, version
     assert read[2] - read[0] >= token * 8 * 8
 

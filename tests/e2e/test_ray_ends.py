@@ -124,12 +124,17 @@ def start(tmp_path):
         driver.process.wait(10)
 
 
-def test_a_killed_driver_leaves_nothing(start):
-    driver = start("steps=100000")
+def test_a_killed_driver_leaves_nothing(start, tmp_path):
+    """Also no weights on their way to another pool."""
+    pools = ["pools.train.devices=1", "pools.samples.devices=1", "rollout.pool=samples"]
+    disk = ["--checkpoint", "transport", "checkpoint.transport=disk"]
+    driver = start("steps=100000", *pools, *disk, f"checkpoint.directory={tmp_path}/weights")
     processes = driver.wait_for_step()
+    assert len(list((tmp_path / "weights").iterdir())) == 1
     driver.process.kill()
     driver.process.wait(10)
     driver.assert_nothing_left(processes)
+    assert list((tmp_path / "weights").iterdir()) == []
 
 
 def test_an_interrupted_driver_saves_and_leaves_nothing(start, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import rlframe
-from rlframe.errors import RlframeError, RolloutError, TrainingError, WorkerError
+from rlframe.errors import RlframeError, RolloutError, WorkerError
 from rlframe_algorithms.ppo import PPO
 from rlframe_plugins.envs.single_turn import SingleTurn
 from rlframe_plugins.rollouts.torch.engine import TorchRollout
@@ -79,13 +79,18 @@ FAULTS = {
     ),
     "learn, advantages": (
         method("BadAdvantages"),
-        (TrainingError, r"BadAdvantages.advantages raised LookupError: no advantage \(.*py:\d+"),
+        (
+            WorkerError,
+            rf"{ON_RANK_1}: advantages: BadAdvantages.advantages raised LookupError: no advantage "
+            r"\(.*py:\d+\)\n[^$]*test_ray_faults.py.*in advantages",
+        ),
     ),
     "learn, loss": (
         method("BadLoss"),
         (
             WorkerError,
-            rf"{ON_RANK_1}: update: LookupError: no loss[^$]*test_ray_faults.py.*in loss",
+            rf"{ON_RANK_1}: update: BadLoss.loss raised LookupError: no loss \(.*py:\d+\)\n"
+            r"[^$]*test_ray_faults.py.*in loss",
         ),
     ),
     "publish": (

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from rlframe.adapters import Adapters
 from rlframe.config import check_range
 from rlframe.errors import ConfigError, SyncError, WorkerError
 from rlframe.host.host import current_host
 from rlframe.host.resolve import resolve
-from rlframe.interfaces.checkpoint import CheckpointEngine, SyncStats
+from rlframe.interfaces.checkpoint import CheckpointEngine, SyncStats, Transport
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.layout import Layout, Plan
+from rlframe_plugins.checkpoint.adapters import AdapterSync
+from rlframe_plugins.checkpoint.verify import Verifier
 
 __all__ = ["TransportCheckpoint"]
 
@@ -26,7 +30,7 @@ class TransportCheckpoint(CheckpointEngine):
 
     Every trainer's rank stages what the plan takes from it, every replica fetches and checks; only
     then do all replicas flip. Where a part is missing or damaged the old version goes on serving
-    and ``SyncError`` says which.
+    and ``SyncError`` says which. Adapters travel alone: replicas add them to a base that came once.
     """
 
     @dataclass(frozen=True)
@@ -43,11 +47,29 @@ class TransportCheckpoint(CheckpointEngine):
         """Most bytes staged in one piece, MiB, at least 1."""
         timeout_s: float = 300.0
         """Longest wait for a rank in an exchange, seconds, above 0."""
+        keep_memory: bool = True
+        """Keep staged memory (shm) and a replica's second storage for the next version, which then
+        takes a third of the time; false gives both back after each."""
+        retries: int = 1
+        """How often a version that did not come whole is sent again, all of it, at least 0."""
+        verify: int = 0
+        """Compare weights after every this many versions, at least 0; 0 never does."""
+        adapters_alone: bool = True
+        """Where adapters are trained (model.lora) send them alone; false sends merged weights."""
 
         def __post_init__(self) -> None:
             """Check ranges; raises ValueError."""
             check_range(self, "bucket_mib", 1)
             check_range(self, "timeout_s", above=0)
+            check_range(self, "retries", 0)
+            check_range(self, "verify", 0)
+
+    _adapters: Adapters | None = None
+    _alone: AdapterSync | None = None
+
+    def use_adapters(self, adapters: Adapters) -> None:
+        """See :class:`CheckpointEngine`."""
+        self._adapters = adapters
 
     def layouts(self, source: Layout, target: Layout) -> tuple[Layout, Layout]:
         """Trainers first, replicas after them."""
@@ -59,42 +81,99 @@ class TransportCheckpoint(CheckpointEngine):
             raise ConfigError("checkpoint 'transport' plans over trainers and replicas together")
         transport = resolve(current_host(), "transport", self.config.transport).value
         codec = resolve(current_host(), "codec", self.config.codec).value()
-        self._transport = transport(self.config, codec)
+        self._transport: Transport = transport(self.config, codec)
         self._plan, self._sources, self._targets = plan, sources, targets
-        answer = sources.call("listen_for_replicas", self._transport).result()
-        self._transport.connect(answer)
-        self._full = True
+        first = sources.mesh.size
+        self._verifier = Verifier(plan, sources, targets, first) if self.config.verify else None
+        self._full, self._version, self._published = True, -1, 0
+        self._meet(self._transport)
+        if self._adapters is not None and self.config.adapters_alone:
+            low: Transport = transport(self.config, codec)
+            self._meet(low)
+            both = (self._transport, low)
+            self._alone = AdapterSync(self._adapters, plan, both, sources, targets)
 
     def publish(self, version: int) -> SyncStats:
-        """See :class:`CheckpointEngine`."""
-        started = time.perf_counter()
-        moved = self._move(version)
+        """See :class:`CheckpointEngine`; a version that did not come whole is sent again."""
+        started, notes = time.perf_counter(), []
+        for left in range(self.config.retries, -1, -1):
+            try:
+                moved = self._move(version)
+                break
+            except SyncError as error:
+                if not left:
+                    raise
+                notes.append(f"{error}; it is sent again")
         self._targets.call("flip_weights", version).result()
-        self._full = False
-        return SyncStats(version, moved, time.perf_counter() - started)
+        self._full, self._version = False, version
+        self._published += 1
+        if self._verifier is not None and self._published % self.config.verify == 0:
+            self._verifier.check(version)
+        return SyncStats(version, moved, time.perf_counter() - started, notes=tuple(notes))
+
+    def join(self) -> int:
+        """See :class:`CheckpointEngine`; the trainers must still hold the current version."""
+        if self._version < 0:
+            raise SyncError(
+                "no version was published yet: a replica gets the first with all others"
+            )
+        full = self._full
+        for transport in self._transports:
+            self._renew(transport)
+        moved = self._move(self._version, late=True)
+        self._targets.call("flip_weights", self._version, True).result()
+        self._full = full
+        return moved
 
     def close(self) -> None:
         """See :class:`CheckpointEngine`."""
-        if hasattr(self, "_transport"):
-            self._transport.close()
+        for transport in self._transports if hasattr(self, "_transport") else ():
+            transport.close()
 
-    def _move(self, version: int) -> int:
+    @property
+    def _transports(self) -> tuple[Transport, ...]:
+        """One for weights, and one for adapters where these travel alone."""
+        return (self._transport,) if self._alone is None else self._alone.transports
+
+    def _meet(self, transport: Transport) -> None:
+        """Have the first trainer listen, and remember where."""
+        answer = self._sources.call("listen_for_replicas", transport).result()
+        transport.connect(answer)
+
+    def _renew(self, transport: Transport) -> None:
+        if transport.together:
+            transport.renew()
+            self._meet(transport)
+
+    def _move(self, version: int, *, late: bool = False) -> int:
         """Stage and fetch; after any failure the next version needs no earlier one."""
-        full, self._full = self._full, True
-        staging = self._sources.call("stage_weights", self._transport, self._plan, version, full)
-        receipts = [] if self._transport.together else staging.result()
+        full, self._full = self._full or late, True
+        if self._alone is not None:
+            return self._alone.move(version, self._exchange, full=full, late=late)
+        stage = ("stage_weights", self._transport, self._plan, version, full)
+        fetch = ("fetch_weights", self._transport, self._plan, version)
+        return self._exchange(self._transport, stage, fetch, late)
+
+    def _exchange(
+        self, transport: Transport, stage: Sequence[Any], fetch: Sequence[Any], late: bool
+    ) -> int:
+        """Call both sides, replicas with the receipts of the trainers; bytes that moved."""
+        staging = self._sources.call(*stage)
+        receipts: Sequence[Any] = []
         try:
-            fetching = self._targets.call(
-                "fetch_weights", self._transport, self._plan, version, receipts
-            )
-            if self._transport.together:
-                _meet(staging, fetching)
+            receipts = [] if transport.together else staging.result()
+            fetching = self._targets.call(*fetch, receipts, late)
+            if transport.together:
+                _both(staging, fetching)
             return int(sum(fetching.result()))
+        except SyncError:
+            self._renew(transport)
+            raise
         finally:
-            self._transport.discard(receipts)
+            transport.discard(receipts)
 
 
-def _meet(staging: Future[Any], fetching: Future[Any]) -> None:
+def _both(staging: Future[Any], fetching: Future[Any]) -> None:
     """Wait for the trainers; where their exchange broke because a replica died, raise that."""
     try:
         staging.result()

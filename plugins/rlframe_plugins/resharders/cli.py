@@ -12,9 +12,10 @@ from rlframe.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlframe.protocol import Mesh
+    from rlframe.sharding import ExpertGrid
     from rlframe_plugins.resharders.report import Transition
 
-__all__ = ["add_reshard_command", "parse_sizes"]
+__all__ = ["add_reshard_command", "parse_experts", "parse_sizes"]
 
 _GIB = 2**30
 _MOST_LINES = 24
@@ -27,6 +28,8 @@ def add_reshard_command(subcommands: Any) -> None:
     add("--from", dest="source", metavar="P-T-D", required=True, help="training: 1-4-2")
     add("--to", dest="target", metavar="PG-TG-DG-D", required=True, help="generation: 1-2-2-2")
     add("--model", metavar="CONFIG", required=True, help="config.json, its folder, or a model")
+    add("--from-experts", metavar="EP-TP", help="training: ranks that share experts, and cut each")
+    add("--to-experts", metavar="EP-TP", help="the same in generation; default: as in training")
     add("--dtype", default="bfloat16", choices=("float32", "bfloat16", "float16"))
     add("--svg", metavar="FILE", help="draw the transition")
     add("--json", action="store_true", help="as JSON")
@@ -40,8 +43,11 @@ def run_reshard(arguments: argparse.Namespace) -> int:
     from rlframe_plugins.resharders.report import transitions, whole_bytes
 
     mesh = parse_sizes(arguments.source, arguments.target)
+    experts = parse_experts(arguments.from_experts, arguments.to_experts)
     params, cuts = cuts_of_model(meta_model(str(resolve_model(arguments.model))), arguments.dtype)
-    found = transitions(params, cuts, mesh)
+    if experts is not None and not any(cut.experts for cut in cuts.values()):
+        raise ConfigError(f"--from-experts, --to-experts: '{arguments.model}' has no experts")
+    found = transitions(params, cuts, mesh, experts)
     total = whole_bytes(params)
     if arguments.svg:
         from rlframe_plugins.resharders.picture import transition_svg
@@ -49,7 +55,8 @@ def run_reshard(arguments: argparse.Namespace) -> int:
         Path(arguments.svg).write_text(transition_svg(found[0], mesh), encoding="utf-8")
     if arguments.json:
         plans = [one.to_dict() for one in found]
-        print(json.dumps({"mesh": vars(mesh), "model_bytes": total, "plans": plans}, indent=1))
+        shown = {"mesh": vars(mesh), "experts": experts and vars(experts)}
+        print(json.dumps({**shown, "model_bytes": total, "plans": plans}, indent=1))
         return 0
     print("\n".join(_lines(found, mesh, total)))
     return 0
@@ -68,6 +75,18 @@ def parse_sizes(source: str, target: str) -> Mesh:
             f"{pg * tg} are {pg}-{tg}-{mesh.dg}-{d}"
         )
     return mesh
+
+
+def parse_experts(source: str | None, target: str | None) -> ExpertGrid | None:
+    """An expert grid from "ep-tp" of training and of generation. Raises ConfigError."""
+    from rlframe.sharding import ExpertGrid
+
+    if source is None and target is None:
+        return None
+    names = ("ep", "tp")
+    ep, tp = _numbers("--from-experts", source, names) if source else (1, 0)
+    eg, tg = _numbers("--to-experts", target, names) if target else (0, 0)
+    return ExpertGrid(ep, tp, eg, tg)
 
 
 def _numbers(flag: str, text: str, names: Sequence[str]) -> list[int]:

@@ -11,8 +11,10 @@ __all__ = ["GatherAll"]
 class GatherAll(Resharder):
     """What all-gather based engines do: (N - 1) / N of the weights are received by every rank.
 
-    Equal layouts need no move.
+    Equal layouts need no move. Neighbours form a generation replica.
     """
+
+    grouping = "adjacent"
 
     def plan(self, source: Layout, target: Layout) -> Plan:
         """See :class:`Resharder`."""

@@ -8,7 +8,14 @@ from typing import Any, Literal
 
 from rlframe.layout import Box, Layout, ParamInfo, Plan
 from rlframe.protocol import Mesh
-from rlframe.sharding import Cut, flat_layout, generation_place, grid_layout, stage_of_layer
+from rlframe.sharding import (
+    Cut,
+    ExpertGrid,
+    flat_layout,
+    generation_place,
+    grid_layout,
+    stage_of_layer,
+)
 from rlframe_plugins.resharders.planner import missing_moves, without
 
 __all__ = ["Transition", "bytes_of", "transitions", "whole_bytes"]
@@ -22,8 +29,8 @@ class Transition:
 
     ``plan`` moves one parameter of each class of alike ones, ``alike`` says how many there are.
 
-    ``expected`` are the paper's figures for a rank (table 2; norms counted apart): received, peak,
-    redundant.
+    ``expected`` are the paper's figures for a rank (table 2; norms and experts counted apart):
+    received, peak, redundant.
     """
 
     name: GroupingName
@@ -68,19 +75,23 @@ class Transition:
 
 
 def transitions(
-    params: Mapping[str, ParamInfo], cuts: Mapping[str, Cut], mesh: Mesh
+    params: Mapping[str, ParamInfo],
+    cuts: Mapping[str, Cut],
+    mesh: Mesh,
+    experts: ExpertGrid | None = None,
 ) -> list[Transition]:
     """The three groupings: zero redundancy, vanilla, and ZeRO to tensor parallel (gather all)."""
+    grid = experts or ExpertGrid()
     alike = _classes(params, cuts, mesh)
     few = {name: params[name] for name in alike}
-    train = grid_layout(few, cuts, mesh)
-    zero = grid_layout(few, cuts, mesh, "strided")
-    vanilla = grid_layout(few, cuts, mesh, "adjacent")
+    train = grid_layout(few, cuts, mesh, None, grid)
+    zero = grid_layout(few, cuts, mesh, "strided", grid)
+    vanilla = grid_layout(few, cuts, mesh, "adjacent", grid)
     flat, whole = flat_layout(few, mesh.size), Layout.full(few, mesh.size)
-    total = whole_bytes(params)
+    total, shares = whole_bytes(params), _shares(params, cuts, mesh, grid)
     ways: list[tuple[GroupingName, Layout, Layout, Layout, tuple[float, float, float]]] = [
-        ("zero-redundancy", train, zero, zero, _zero(params, cuts, mesh)),
-        ("vanilla", train, vanilla, whole, _vanilla(params, cuts, mesh, total)),
+        ("zero-redundancy", train, zero, zero, _zero(shares, mesh)),
+        ("vanilla", train, vanilla, whole, _vanilla(shares, mesh, grid, total)),
         ("gather-all", flat, vanilla, whole, _gather_all(mesh, total)),
     ]
     return [_transition(*way, alike) for way in ways]
@@ -111,7 +122,7 @@ def _classes(
         place: Any = cut.ends
         if cut.layer is not None:
             place = tuple(stage_of_layer(cut.layer, layers, n) for n in (mesh.pp, mesh.pg))
-        key = (info, cut.axis, cut.units, cut.blocks, place)
+        key = (info, replace(cut, layer=None, ends=("last",)), place)
         chosen = first.setdefault(key, name)
         count[chosen] = count.get(chosen, 0) + 1
     return count
@@ -153,33 +164,51 @@ def _outside_bytes(source: Layout, target: Layout, rank: int, alike: Mapping[str
     return total
 
 
-def _split(params: Mapping[str, ParamInfo], cuts: Mapping[str, Cut]) -> tuple[int, int]:
-    """Bytes that tensor parallelism cuts, and those that it replicates."""
-    cut = {n: p for n, p in params.items() if cuts[n].axis is not None}
-    return whole_bytes(cut), whole_bytes({n: p for n, p in params.items() if n not in cut})
+@dataclass(frozen=True)
+class _Share:
+    """Bytes that are cut alike: in so many parts a stage in training, and in generation."""
+
+    size: int
+    trained: int
+    generated: int
+    of: Literal["tensor", "expert", "none"]
 
 
-def _zero(
-    params: Mapping[str, ParamInfo], cuts: Mapping[str, Cut], mesh: Mesh
-) -> tuple[float, float, float]:
-    cut, same = _split(params, cuts)
-    whole, kept = mesh.tp * mesh.pp, mesh.tg * mesh.pg
-    received = cut * (whole - kept) / (kept * whole)
-    received += same * (mesh.pp - mesh.pg) / (mesh.pg * mesh.pp)
-    return received, cut / kept + same / mesh.pg, 0.0
+def _shares(
+    params: Mapping[str, ParamInfo], cuts: Mapping[str, Cut], mesh: Mesh, grid: ExpertGrid
+) -> list[_Share]:
+    expert = {n: p for n, p in params.items() if cuts[n].experts}
+    cut = {n: p for n, p in params.items() if cuts[n].axis is not None and n not in expert}
+    same = {n: p for n, p in params.items() if n not in cut and n not in expert}
+    shares = [
+        _Share(whole_bytes(cut), mesh.tp, mesh.tg, "tensor"),
+        _Share(whole_bytes(same), 1, 1, "none"),
+    ]
+    if expert:
+        ep, tp, eg, tg = grid.sizes(mesh)
+        shares.append(_Share(whole_bytes(expert), ep * tp, eg * tg, "expert"))
+    return shares
+
+
+def _zero(shares: list[_Share], mesh: Mesh) -> tuple[float, float, float]:
+    kept = [(s.size, mesh.pg * s.generated, mesh.pp * s.trained) for s in shares]
+    received = sum(size * (1 / after - 1 / before) for size, after, before in kept)
+    return received, sum(size / after for size, after, _ in kept), 0.0
 
 
 def _vanilla(
-    params: Mapping[str, ParamInfo], cuts: Mapping[str, Cut], mesh: Mesh, total: int
+    shares: list[_Share], mesh: Mesh, grid: ExpertGrid, total: int
 ) -> tuple[float, float, float]:
-    cut, same = _split(params, cuts)
-    whole = mesh.tp * mesh.pp
-    received = cut * (whole - 1) / whole + same * (mesh.pp - 1) / mesh.pp
-    apart = any(
-        generation_place(mesh, rank, "adjacent") != generation_place(mesh, rank, "strided")
-        for rank in range(mesh.size)
-    )
-    return received, total, (cut / whole + same / mesh.pp * (mesh.pg > 1)) if apart else 0.0
+    received = sum(s.size * (1 - 1 / (mesh.pp * s.trained)) for s in shares)
+
+    def outside(rank: int) -> float:
+        near, far = (generation_place(mesh, rank, g) for g in ("adjacent", "strided"))
+        away = {"none": near[0] != far[0], "tensor": near != far, "expert": near[0] != far[0]}
+        if any(s.of == "expert" for s in shares) and not away["expert"]:
+            away["expert"] = grid.place(mesh, rank, "adjacent") != grid.place(mesh, rank, "strided")
+        return sum(s.size / (mesh.pp * s.trained) for s in shares if away[s.of])
+
+    return received, total, max(outside(rank) for rank in range(mesh.size))
 
 
 def _gather_all(mesh: Mesh, total: int) -> tuple[float, float, float]:

@@ -13,7 +13,10 @@ class Vanilla(Resharder):
     """Every rank with a target receives all that it lacks of the model, from its nearest owners.
 
     (t p - 1) / (t p) of the weights are received by each rank, and all of them lie there at once.
+    Neighbours form a generation replica.
     """
+
+    grouping = "adjacent"
 
     def plan(self, source: Layout, target: Layout) -> Plan:
         """See :class:`Resharder`."""

@@ -90,6 +90,10 @@ class HFRollout(SteppedRollout):
         """Every parameter whole on every rank."""
         return Layout.full(params.params, self.rank.world)
 
+    def weights(self) -> Mapping[str, Tensor]:
+        """See :class:`RolloutEngine`."""
+        return {name: p.detach() for name, p in self.runner.model.named_parameters()}
+
     def sleep(self, level: int = 1) -> None:
         """Nothing is kept between calls (1); the weights go too (2)."""
         with self._lock:

@@ -1,14 +1,14 @@
 """Columns as numpy buffers in Ray's object store; small ones made together share an object.
 
 A reader on the same node maps the buffer and copies the rows that it wants; what a worker makes is
-a return object of its call, so that it belongs to the caller and outlives the worker.
+a return object of its call, so that it belongs to the caller and outlives the worker. Opaque rows
+are pickled one by one, in objects of their own: a reader makes the rows that it wants, no others.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import pickle
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rlframe.errors import BatchError
 from rlframe.interfaces.transfer import Handle, TransferEngine
+from rlframe.opaque import PickledRows, bytes_of
 from rlframe.packed import Packed
 
 __all__ = ["RayTransfer"]
@@ -35,7 +36,8 @@ class _Block:
     """One of the arrays of an object of the store; no object once it was freed here."""
 
     object: Any
-    place: int
+    place: int = 0
+    opaque: bool = False
 
 
 class RayTransfer(TransferEngine):
@@ -63,7 +65,7 @@ class RayTransfer(TransferEngine):
 
         handles = self.describe(columns)
         for names in self.bundles(handles):
-            stored = ray.put([columns[name].values for name in names])
+            stored = ray.put([self.stored(columns[name]) for name in names])
             for place, name in enumerate(names):
                 handles[name] = self.attach(handles[name], stored, place)
         return handles
@@ -74,27 +76,29 @@ class RayTransfer(TransferEngine):
 
     def bundles(self, handles: Mapping[str, Handle]) -> list[tuple[str, ...]]:
         """See :class:`TransferEngine`."""
-        found: list[list[str]] = []
-        room = 0
-        for name, handle in handles.items():
-            if handle.values is None:
-                if handle.nbytes > room:
-                    found.append([])
-                    room = _TOGETHER
-                found[-1].append(name)
-                room -= handle.nbytes
-        return [tuple(names) for names in found]
+        apart = {name: handle for name, handle in handles.items() if handle.ref is not None}
+        return [
+            names
+            for opaque in (False, True)
+            for names in _filled({n: h for n, h in apart.items() if h.ref.opaque == opaque})
+        ]
+
+    def stored(self, column: Packed) -> Any:
+        """See :class:`TransferEngine`."""
+        values = column.values
+        return PickledRows.of(values) if values.dtype == object else values
 
     def attach(self, handle: Handle, stored: Any, place: int) -> Handle:
         """See :class:`TransferEngine`."""
-        return replace(handle, ref=_Block(stored, place))
+        return replace(handle, ref=replace(handle.ref, object=stored, place=place))
 
     def get(self, pieces: Sequence[tuple[Handle, NDArray[np.int64]]]) -> list[Packed]:
         """See :class:`TransferEngine`; neighbours in a ragged block are read-only views of it."""
         handles = [handle for handle, _ in pieces]
         values = self._values(handles)
         return [
-            _rows(handle, found, rows) for found, (handle, rows) in zip(values, pieces, strict=True)
+            self._rows(handle, found, rows)
+            for found, (handle, rows) in zip(values, pieces, strict=True)
         ]
 
     def free(self, handles: Iterable[Handle]) -> None:
@@ -103,7 +107,14 @@ class RayTransfer(TransferEngine):
             if handle.ref is not None:
                 handle.ref.object = None
 
-    def _values(self, handles: Sequence[Handle]) -> list[NDArray[Any]]:
+    def _rows(self, handle: Handle, found: Any, rows: NDArray[np.int64]) -> Packed:
+        if not isinstance(found, PickledRows):
+            return _rows(handle, found, rows)
+        wanted = handle.begins(rows)
+        self.bytes_read += found.bytes_of(wanted)
+        return Packed(found.rows(wanted))
+
+    def _values(self, handles: Sequence[Handle]) -> list[Any]:
         import ray
 
         apart = [handle for handle in handles if handle.values is None]
@@ -113,7 +124,7 @@ class RayTransfer(TransferEngine):
             raise self._lost(apart) from error
         arrays = [arrays[h.ref.place] for h, arrays in zip(apart, fetched, strict=True)]
         found = {id(handle): array for handle, array in zip(apart, arrays, strict=True)}
-        self.bytes_read += sum(int(array.nbytes) for array in arrays)
+        self.bytes_read += sum(int(one.nbytes) for one in arrays if isinstance(one, np.ndarray))
         return [found[id(h)] if h.values is None else h.values for h in handles]
 
     def _lost(self, handles: Sequence[Handle]) -> BatchError:
@@ -132,7 +143,8 @@ class RayTransfer(TransferEngine):
         return BatchError("a block could not be read at first, and could be a moment later")
 
     def _describe(self, name: str, packed: Packed) -> Handle:
-        with_handle = packed.lengths is None and _size(packed.values) <= _IN_HANDLE * len(packed)
+        small = bytes_of(packed.values) <= _IN_HANDLE * len(packed)
+        with_handle = packed.lengths is None and small
         return Handle(
             key=f"{self._owner}/{next(self._count)}",
             column=name,
@@ -141,6 +153,7 @@ class RayTransfer(TransferEngine):
             values=packed.values if with_handle else None,
             nbytes=packed.nbytes,
             owner=self._owner,
+            ref=None if with_handle else _Block(None, opaque=packed.values.dtype == object),
         )
 
 
@@ -162,9 +175,17 @@ def _rows(handle: Handle, values: NDArray[Any], rows: NDArray[np.int64]) -> Pack
     return handle.gather(values, rows)
 
 
-def _size(values: NDArray[Any]) -> int:
-    """Bytes that values take on their way."""
-    return len(pickle.dumps(values)) if values.dtype == object else int(values.nbytes)
+def _filled(handles: Mapping[str, Handle]) -> list[tuple[str, ...]]:
+    """Columns in objects of so many bytes at most, or of one column."""
+    found: list[list[str]] = []
+    room = 0
+    for name, handle in handles.items():
+        if handle.nbytes > room:
+            found.append([])
+            room = _TOGETHER
+        found[-1].append(name)
+        room -= handle.nbytes
+    return [tuple(names) for names in found]
 
 
 _here: list[RayTransfer] = []

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rlframe.layout import Box, Piece, Plan
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 __all__ = [
@@ -19,10 +20,14 @@ __all__ = [
     "Target",
     "bucket_bits",
     "bucket_kind",
+    "bucket_type",
     "buckets",
+    "part_views",
     "pieces_of",
     "put_bits",
     "sent_bits",
+    "split_bits",
+    "whole_part",
 ]
 
 Parts = tuple[tuple[str, Box], ...]
@@ -59,38 +64,49 @@ def bucket_kind(plan: Plan, parts: Parts) -> np.dtype[Any]:
     return np.dtype(_UNSIGNED[_widths(plan)[parts[0][0]]])
 
 
+def bucket_type(plan: Plan, parts: Parts) -> torch.dtype:
+    """The type of a bucket's elements at the replica."""
+    from rlframe.storage import dtypes
+
+    name = parts[0][0]
+    return dtypes({name: plan.target.params[name]})[name]
+
+
+def part_views(
+    plan: Plan, rank: int, parts: Parts, views: Mapping[str, Tensor]
+) -> Iterator[Tensor]:
+    """A trainer's own storage of each part, in its own type."""
+    from rlframe.storage import local_view
+
+    pieces = _by_name(plan.source.ranks[rank])
+    for name, box in parts:
+        held = next(p for p in pieces[name] if p.box.intersect(box) == box)
+        yield local_view(held, views[held.view.key])[box.slices(held.box)].detach()
+
+
 def bucket_bits(plan: Plan, rank: int, parts: Parts, views: Mapping[str, Tensor]) -> NDArray[Any]:
     """A trainer's elements of a bucket, in the type of the replica: (n,) unsigned integers."""
-    from rlframe.storage import dtypes, local_view
+    import torch
 
-    types = dtypes({name: plan.target.params[name] for name, _ in parts})
-    out = np.empty(sum(box.size for _, box in parts), bucket_kind(plan, parts))
+    out = torch.empty(sum(box.size for _, box in parts), dtype=bucket_type(plan, parts))
     start = 0
-    for name, box in parts:
-        mine = (p for p in plan.source.ranks[rank] if p.name == name)
-        held = next(p for p in mine if p.box.intersect(box) == box)
-        view = local_view(held, views[held.view.key])[box.slices(held.box)]
-        out[start : start + box.size] = _bits(view.detach().to(types[name]), out.dtype)
+    for (_, box), view in zip(parts, part_views(plan, rank, parts, views), strict=True):
+        out[start : start + box.size].view(box.shape).copy_(view)
         start += box.size
-    return out
+    bits: NDArray[Any] = out.view(torch.uint8).numpy().view(bucket_kind(plan, parts))
+    return bits
 
 
 def sent_bits(plan: Plan, rank: int, parts: Parts, tensors: Mapping[str, Tensor]) -> NDArray[Any]:
-    """The same elements as a replica's rank holds them; what it lacks is 0."""
-    from rlframe.storage import local_view
+    """The same elements as a replica's rank holds them, new storage; what it lacks is 0."""
+    import torch
 
-    out = np.zeros(sum(box.size for _, box in parts), bucket_kind(plan, parts))
-    start = 0
-    pieces = _by_name(plan.target.ranks[rank])
-    for name, box in parts:
-        whole = out[start : start + box.size].reshape(box.shape)
-        for piece in pieces.get(name, ()):
-            common = piece.box.intersect(box)
-            if common is not None:
-                view = local_view(piece, tensors[piece.view.key])[common.slices(piece.box)]
-                whole[common.slices(box)] = _bits(view, out.dtype).reshape(common.shape)
-        start += box.size
-    return out
+    out = torch.zeros(sum(box.size for _, box in parts), dtype=bucket_type(plan, parts))
+    held = Target(tensors, _by_name(plan.target.ranks[rank]))
+    for mine, view in _common(held, parts, out):
+        view.copy_(mine)
+    bits: NDArray[Any] = out.view(torch.uint8).numpy().view(bucket_kind(plan, parts))
+    return bits
 
 
 def pieces_of(plan: Plan, rank: int) -> Target:
@@ -108,27 +124,45 @@ def put_bits(target: Target, parts: Parts, bits: NDArray[Any], plan: Plan) -> No
     """Write a bucket's elements where the rank wants them."""
     import torch
 
-    from rlframe.storage import dtypes, local_view
+    flat = torch.from_numpy(bits.view(np.uint8)).view(bucket_type(plan, parts))
+    for mine, view in _common(target, parts, flat):
+        mine.copy_(view)
 
-    types = dtypes({name: plan.target.params[name] for name, _ in parts})
+
+def split_bits(plan: Plan, parts: Parts, bits: NDArray[Any]) -> Iterator[Tensor]:
+    """Each part of a bucket's elements as a tensor of the replica's type."""
+    import torch
+
+    flat = torch.from_numpy(bits.view(np.uint8)).view(bucket_type(plan, parts))
+    yield from torch.split(flat, [box.size for _, box in parts])
+
+
+def whole_part(target: Target, part: tuple[str, Box]) -> Tensor | None:
+    """Where a rank keeps just this part, if it does so in one run."""
+    from rlframe.storage import local_view
+
+    name, box = part
+    pieces = target.pieces.get(name, ())
+    if len(pieces) != 1 or pieces[0].box.intersect(box) != box:
+        return None
+    (piece,) = pieces
+    view = local_view(piece, target.tensors[piece.view.key])[box.slices(piece.box)]
+    return view if view.is_contiguous() else None
+
+
+def _common(target: Target, parts: Parts, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of parts that follow each other in ``flat``: what a rank holds, and where it is there."""
+    from rlframe.storage import local_view
+
     start = 0
     for name, box in parts:
-        run = bits[start : start + box.size].view(np.uint8)
-        data = torch.from_numpy(run.copy()).view(types[name]).reshape(box.shape)
+        whole = flat[start : start + box.size].view(box.shape)
         for piece in target.pieces.get(name, ()):
             common = piece.box.intersect(box)
             if common is not None:
                 view = local_view(piece, target.tensors[piece.view.key])
-                view[common.slices(piece.box)] = data[common.slices(box)]
+                yield view[common.slices(piece.box)], whole[common.slices(box)]
         start += box.size
-
-
-def _bits(view: Tensor, kind: np.dtype[Any]) -> NDArray[Any]:
-    import torch
-
-    flat = view.cpu().contiguous().reshape(-1).view(torch.uint8)
-    bits: NDArray[Any] = flat.numpy().view(kind)
-    return bits
 
 
 def _by_name(pieces: Sequence[Piece]) -> dict[str, list[Piece]]:

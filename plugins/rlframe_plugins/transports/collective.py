@@ -63,13 +63,23 @@ class CollectiveTransport(Transport):
         import torch
 
         mover = self._mover(plan, rank, torch.device("cpu"))
-        tensors = self._run(mover, {}, version)
-        mover.release()
+        if base is None:
+            mover.release()
+        tensors = self._run(mover, {}, version, base)
+        if not self.config.keep_memory:
+            mover.release()
         return FetchedWeights(tensors, mover.received)
 
-    def _run(self, mover: Mover, views: Mapping[str, Tensor], version: int) -> dict[str, Tensor]:
+    def _run(
+        self,
+        mover: Mover,
+        views: Mapping[str, Tensor],
+        version: int,
+        base: BaseWeights | None = None,
+    ) -> dict[str, Tensor]:
+        """What serves stays as it is; the storage of the version before that is used again."""
         try:
-            return mover.run(views)
+            return mover.run(views, None if base is None else base.tensors)
         except RuntimeError as error:
             _movers.pop(self.key, None)
             raise SyncError(
@@ -112,7 +122,12 @@ class _Group:
     group: Any
 
     def all_gather(self, whole: Tensor, mine: Tensor) -> None:
-        self.group._allgather_base(whole, mine).wait()
+        if mine.device.type == "cpu":
+            from rlframe.links import in_pairs
+
+            in_pairs(self.group, whole, mine)
+        else:
+            self.group._allgather_base(whole, mine).wait()
 
     def all_to_all(
         self, incoming: Tensor, outgoing: Tensor, receive: list[int], send: list[int]

@@ -167,7 +167,7 @@ def _parts(outcome: Any, transfer: TransferEngine, args: Sequence[Any]) -> Itera
     light = {n: replace(h, lengths=None) if n in same else h for n, h in handles.items()}
     yield Reply(value, light, has_value, bundles, same)
     for names in bundles:
-        yield [columns[name].values for name in names]
+        yield [transfer.stored(columns[name]) for name in names]
 
 
 def _known_lengths(handles: Mapping[str, Handle], args: Sequence[Any]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import ray
 from rlframe.interfaces.rollout import RolloutEngine
 from rlframe.layout import Layout
 from rlframe.requests import Completion, Request
-from rlframe_plugins.clusters.ray.failures import translate
+from rlframe_plugins.clusters.ray.failures import died_of, reason_of, translate
 from rlframe_plugins.clusters.ray.resolver import Resolver
 
 if TYPE_CHECKING:
@@ -24,20 +24,27 @@ if TYPE_CHECKING:
 
 __all__ = ["RayRollout"]
 
+_DEATH_S = 1.0
+"""How long a death may take to be known after a peer saw the connection close."""
+
 
 class RayRollout(RolloutEngine):
     """Spreads groups over replicas, each whole on one; the replica with fewest open requests.
 
+    A replica is one worker, or several that generate together, of which the first takes requests.
     It may be pickled before its first use, for a collector in a process of its own; each copy is a
     client of its own, to which its completions stream.
     """
 
-    def __init__(self, role: str, members: Sequence[Member]) -> None:
+    def __init__(self, role: str, replicas: Sequence[Sequence[Member]]) -> None:
         self.config = self.spec = None  # type: ignore[assignment]
-        self._arguments = (role, tuple(members))
+        self._arguments = (role, tuple(tuple(members) for members in replicas))
         self.role = role
         client = uuid.uuid4().hex
-        self.replicas = [Replica(role, member, f"{client}/{member.rank}") for member in members]
+        self.replicas = [
+            Replica(role, members[0], f"{client}/{members[0].rank}", members[1:])
+            for members in replicas
+        ]
         self._where: dict[int, tuple[Replica, int]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -113,10 +120,16 @@ class RayRollout(RolloutEngine):
 
 
 class Replica:
-    """One worker's engine: an outbox, and what waits for its completions."""
+    """One worker's engine: an outbox, and what waits for its completions.
 
-    def __init__(self, role: str, member: Member, client: str) -> None:
+    ``fellows`` hold the replica together with it: the death of one explains an error.
+    """
+
+    def __init__(
+        self, role: str, member: Member, client: str, fellows: Sequence[Member] = ()
+    ) -> None:
         self.role, self.member, self._client = role, member, client
+        self._fellows = fellows
         self._keys = itertools.count()
         self._waiting: dict[int, asyncio.Future[Completion]] = {}
         self._outbox: list[tuple[int, Request]] = []
@@ -175,11 +188,21 @@ class Replica:
             stream = self.member.actor.completions.options(num_returns="streaming")
             async for ref in stream.remote(self._client):
                 for key, outcome in await ref:
+                    if isinstance(outcome, Exception) and self._failure is None:
+                        await self._look_at_fellows(outcome)
                     self._give(key, outcome)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - told to every request
             self._fail(translate(error, self.role, self.member))
+
+    async def _look_at_fellows(self, error: Exception) -> None:
+        """Tell everybody of a death that explains the error: a closed connection shows before."""
+        if self._fellows and reason_of(error):
+            await asyncio.sleep(_DEATH_S)
+            dead = await died_of(error, self.role, self._fellows)
+            if dead is not None:
+                self._fail(dead)
 
     def _give(self, key: int, outcome: Completion | Exception) -> None:
         future = self._waiting.get(key)

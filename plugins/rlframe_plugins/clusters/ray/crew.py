@@ -20,7 +20,7 @@ import ray
 from rlframe.errors import WorkerError
 from rlframe_plugins.clusters.ray.actor import Reply, Where
 from rlframe_plugins.clusters.ray.answers import Answers
-from rlframe_plugins.clusters.ray.failures import Death, reason_of, translate
+from rlframe_plugins.clusters.ray.failures import Death, died_of, reason_of, translate
 from rlframe_plugins.clusters.ray.resolver import Resolver
 
 __all__ = ["Bound", "Crew", "Member", "Sent"]
@@ -182,17 +182,9 @@ class Crew:
 
     async def _probe(self, role: str, errors: Sequence[Exception]) -> Death | None:
         """Whether a rank that was not called, or has not answered yet, is dead."""
-        if not any(map(reason_of, errors)):
-            return None
-        for member in self.members:
-            try:
-                await asyncio.wait_for(_awaited(member.actor.stacks.remote()), _STACKS_S)
-            except TimeoutError:
-                continue
-            except ray.exceptions.RayError as error:
-                found = translate(error, role, member)
-                if isinstance(found, Death):
-                    return found
+        for error in errors:
+            if reason_of(error):
+                return await died_of(error, role, self.members)
         return None
 
     async def _too_late(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from rlframe.errors import RlframeError, WorkerError
 
 if TYPE_CHECKING:
     from rlframe_plugins.clusters.ray.crew import Member
 
-__all__ = ["Death", "reason_of", "translate"]
+__all__ = ["Death", "died_of", "reason_of", "translate"]
+
+_LOOK_S = 5.0
+"""How long a worker may take to show that it lives."""
 
 
 class Death(WorkerError):
@@ -57,6 +62,28 @@ def reason_of(error: Exception) -> bool:
     """Whether an error may be what the peer of a dead rank sees: a closed connection."""
     text = str(error).lower()
     return any(word in text for word in ("connection", "peer", "gloo", "nccl", "socket"))
+
+
+async def died_of(error: Exception, role: str, members: Sequence[Member]) -> Death | None:
+    """The death of a member that explains an error; None where all live, or none would."""
+    from ray import exceptions as rx
+
+    if not reason_of(error):
+        return None
+    for member in members:
+        try:
+            await asyncio.wait_for(_awaited(member.actor.stacks.remote()), _LOOK_S)
+        except TimeoutError:
+            continue
+        except rx.RayError as dead:
+            found = translate(dead, role, member)
+            if isinstance(found, Death):
+                return found
+    return None
+
+
+async def _awaited(ref: Any) -> Any:
+    return await ref
 
 
 def _exit_reason(text: str) -> str:

@@ -14,6 +14,7 @@ from rlframe.fan_out import Share, collect, distribute
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.rollout import RolloutEngine
 from rlframe.interfaces.transfer import Handle, TransferEngine
+from rlframe.opaque import bytes_of
 from rlframe.protocol import Mesh, Protocol
 from rlframe.worker import declared_protocol
 from rlframe_plugins.clusters.ray.actor import Reply
@@ -27,12 +28,21 @@ _SHARED_BY = 4
 
 
 class RayGroup(WorkerGroup):
-    """A role on the ranks of a crew. ``engine`` is the class that its workers hold."""
+    """A role on the ranks of a crew. ``engine`` is the class that its workers hold.
+
+    ``replicas``: for a rollout the ranks of each replica, the one that takes requests first.
+    """
 
     def __init__(
-        self, role: str, mesh: Mesh, crew: Crew, engine: type, transfer: TransferEngine
+        self,
+        role: str,
+        mesh: Mesh,
+        crew: Crew,
+        engine: type,
+        transfer: TransferEngine,
+        replicas: Sequence[Sequence[int]] = (),
     ) -> None:
-        self.role, self.mesh, self.crew = role, mesh, crew
+        self.role, self.mesh, self.crew, self._replicas = role, mesh, crew, replicas
         self._engine, self._transfer = engine, transfer
         self._rules: dict[str, Protocol] = {}
         self._run = [member.actor.run for member in crew.members]
@@ -74,7 +84,8 @@ class RayGroup(WorkerGroup):
 
     def client(self) -> RolloutEngine:
         """See :class:`WorkerGroup`."""
-        return RayRollout(self.role, self.crew.members)
+        members = self.crew.members
+        return RayRollout(self.role, [[members[rank] for rank in one] for one in self._replicas])
 
     def _opened(self, answer: Any, share: Share | None) -> Any:
         if share is None or not isinstance(answer, Reply):
@@ -120,7 +131,7 @@ def _attached(reply: Reply, transfer: TransferEngine, args: Sequence[Any]) -> di
     """Handles as this process uses them; the lengths and values that came are counted as read."""
     handles = dict(reply.handles)
     arrays = [a for h in handles.values() for a in (h.lengths, h.values) if a is not None]
-    transfer.bytes_read += sum(int(array.nbytes) for array in arrays)
+    transfer.bytes_read += sum(map(bytes_of, arrays))
     batch = next((arg for arg in args if isinstance(arg, Batch)), None)
     for name, source in reply.lengths_of.items():
         given = handles[source].lengths if batch is None or source in handles else None

@@ -217,7 +217,8 @@ class Crews:
     ) -> RayGroup:
         payload = cloudpickle.dumps((role, spec, engine))
         self._everybody(crew, role, "setup", lambda m: m.actor.add.remote(how, payload))
-        return RayGroup(role, mesh, crew, engine.load(), self._transfer)
+        replicas = spec.replicas(mesh.size) if isinstance(spec, RolloutSpec) else ()
+        return RayGroup(role, mesh, crew, engine.load(), self._transfer, replicas)
 
     def _everybody(self, crew: Crew, role: str, what: str, send: Callable[[Member], Any]) -> None:
         bound = Bound(self._options.start_timeout_s, "start_timeout_s")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlframe.errors import ConfigError
-from rlframe_plugins.clusters.ray.reaper import MARK, Reaper
+from rlframe_plugins.reaper import MARK, Reaper
 
 __all__ = ["Session", "runtime_env", "worker_environment"]
 
@@ -75,7 +75,7 @@ class Session:
 
         mark = uuid.uuid4().hex
         folder = _folder()
-        self._reaper = Reaper(mark, folder)
+        self._reaper = Reaper(folder, mark)
         try:
             with _environment({MARK: mark, **self._environment}), _without_services(show_output):
                 ray.init(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -59,6 +59,26 @@ class Arch:
             tied=bool(config.tie_word_embeddings),
             max_positions=int(config.max_position_embeddings),
             window=_window(config),
+        )
+
+    @property
+    def cache_shape(self) -> tuple[int, int, int]:
+        """Layers, key-value heads, size of a head."""
+        return self.layers, self.kv_heads, self.head_dim
+
+    def shard(self, ranks: int) -> Arch:
+        """What one of ``ranks`` has: its heads, key-value heads repeated where there are fewer.
+
+        Raises ModelError for heads that do not divide.
+        """
+        whole, few = self.kv_heads % ranks == 0, ranks % self.kv_heads == 0
+        if self.heads % ranks or not (whole or few):
+            raise ModelError(
+                f"rollout.tensor_parallel={ranks} does not divide {self.heads} heads and "
+                f"{self.kv_heads} key-value heads"
+            )
+        return replace(
+            self, heads=self.heads // ranks, kv_heads=self.kv_heads // ranks if whole else 1
         )
 
     def check_length(self, tokens: int) -> None:

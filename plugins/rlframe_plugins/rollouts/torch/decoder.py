@@ -7,7 +7,7 @@ the same logical tensors lie in memory as one row a token.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,9 @@ from rlframe_plugins.rollouts.torch.arch import Arch, rope_tables
 from rlframe_plugins.rollouts.torch.attention import DecodeAttention, PrefillAttention
 from rlframe_plugins.rollouts.torch.cache import KVCache
 from rlframe_plugins.rollouts.torch.weights import Layer, Linear, Weights
+
+if TYPE_CHECKING:
+    from rlframe_plugins.rollouts.torch.team import Team
 
 __all__ = ["BLOCK", "Decoder"]
 
@@ -30,10 +33,16 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 class Decoder:
-    """Prefill and decode over shared weights and a :class:`KVCache`; keeps only scratch memory."""
+    """Prefill and decode over shared weights and a :class:`KVCache`; keeps only scratch memory.
 
-    def __init__(self, config: Any, arch: Arch) -> None:
+    With a ``team`` the weights are this rank's shards: some heads, some of the MLP's features, and
+    rows of embedding and head; ``arch`` counts the rank's own heads, ``vocab`` all tokens. Every
+    rank makes the same calls.
+    """
+
+    def __init__(self, config: Any, arch: Arch, vocab: int = 0, team: Team | None = None) -> None:
         self._config, self.arch = config, arch
+        self._vocab, self._team = vocab, team
         self._weights: Weights | None = None
         self._scratch: dict[str, Tensor] = {}
         self._cos = self._sin = torch.empty(0)
@@ -44,8 +53,11 @@ class Decoder:
         assert self._weights is not None, "no weights"
         return self._weights
 
-    def use(self, weights: Weights | None) -> None:
-        """Compute with these weights from now on; None drops them and the scratch memory."""
+    def use(self, weights: Weights | None, version: int = -1) -> None:
+        """Compute with these weights from now on; None drops them and the scratch memory.
+
+        ``version`` names them to a team's other ranks, which have their own shards of it.
+        """
         old = self._weights
         if weights is None or (old and old.embed.dtype != weights.embed.dtype):
             self._scratch.clear()
@@ -85,8 +97,10 @@ class Decoder:
         """Float32 logits (V, B) of hidden states, in rows 0 to V of a (V up to BLOCK, B) buffer."""
         head = self.weights.head
         vocab, count = head.shape[0], hidden.shape[1]
-        padded = -(-vocab // BLOCK) * BLOCK
         normed = self._norm(hidden, self.weights.norm)
+        if self._team is not None:
+            return self._gathered(normed, self._team)
+        padded = -(-vocab // BLOCK) * BLOCK
         out = self._buffer("logits", padded, count, head.dtype)
         torch.mm(head, normed, out=out[:vocab])
         out[vocab:] = -torch.inf
@@ -99,7 +113,7 @@ class Decoder:
         self._grow_rope(width)
         count, dtype = tokens.shape[0], self.weights.embed.dtype
         x = self._buffer("x", self.arch.hidden, count, dtype)
-        x.copy_(F.embedding(tokens, self.weights.embed).t())
+        self._embed(tokens, x)
         cos = self._buffer("cos", self._cos.shape[1], count, dtype)
         cos.copy_(self._cos[positions].t())
         sin = self._buffer("sin", self._sin.shape[1], count, dtype)
@@ -123,19 +137,54 @@ class Decoder:
             k.copy_(_rms(k, arch.eps, 1) * layer.k_norm)
         turn = self._buffer("turn", turned * arch.head_dim, count, x.dtype)
         turn = _rotate(heads[:turned], cos, sin, turn.view(turned, arch.head_dim, count))
-        out = attend(index, turn[: arch.heads], turn[arch.heads :], v)
-        x.addmm_(layer.o.weight, out)
-        if layer.o.bias is not None:
-            x.add_(layer.o.bias)
+        self._add(x, layer.o, attend(index, turn[: arch.heads], turn[arch.heads :], v))
 
     def _mlp(self, x: Tensor, layer: Layer) -> None:
         inner = layer.down.weight.shape[1]
         both = self._buffer("mlp", 2 * inner, x.shape[1], x.dtype)
         _project(layer.gate_up, self._norm(x, layer.norm_mlp), both)
         gate, up = both[:inner], both[inner:]
-        x.addmm_(layer.down.weight, F.silu(gate, inplace=True).mul_(up))
-        if layer.down.bias is not None:
-            x.add_(layer.down.bias)
+        self._add(x, layer.down, F.silu(gate, inplace=True).mul_(up))
+
+    def _add(self, x: Tensor, layer: Linear, features: Tensor) -> None:
+        """Add a projection to the residual stream; with a team, the sum of all ranks' parts."""
+        if self._team is None:
+            x.addmm_(layer.weight, features)
+        else:
+            part = self._buffer("part", layer.out, x.shape[1], x.dtype)
+            self._team.sum(_dense(torch.mm(layer.weight, features, out=part)))
+            x.add_(part)
+        if layer.bias is not None:
+            x.add_(layer.bias)
+
+    def _embed(self, tokens: Tensor, x: Tensor) -> None:
+        """Embeddings (hidden, T) of tokens (T,); a rank knows those of its rows of the table."""
+        table = self.weights.embed
+        if self._team is None:
+            x.copy_(F.embedding(tokens, table).t())
+            return
+        own = tokens - self._team.index * self._rows_a_rank(self._team)
+        away = (own < 0) | (own >= table.shape[0])
+        x.zero_()
+        if table.shape[0]:
+            x.copy_(F.embedding(own.masked_fill(away, 0), table).t()).masked_fill_(away, 0)
+        self._team.sum(_dense(x))
+
+    def _gathered(self, normed: Tensor, team: Team) -> Tensor:
+        """The logits of all ranks' rows of the head, on the leader; elsewhere nothing (0, B)."""
+        head, count, rows = self.weights.head, normed.shape[1], self._rows_a_rank(team)
+        mine = head.new_zeros((rows, count))
+        torch.mm(head, normed, out=mine[: head.shape[0]])
+        parts = team.gather(mine)
+        if parts is None:
+            return mine[:0]
+        out = head.new_full((-(-self._vocab // BLOCK) * BLOCK, count), -torch.inf)
+        out[: self._vocab] = parts.view(-1, count)[: self._vocab]
+        return out.float()
+
+    def _rows_a_rank(self, team: Team) -> int:
+        """Rows of embedding and head that a rank has; the last ones may have fewer."""
+        return -(-self._vocab // team.size)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         out = self._buffer("norm", x.shape[0], x.shape[1], x.dtype)
@@ -174,6 +223,11 @@ def _project(parts: tuple[Linear, ...], x: Tensor, out: Tensor) -> None:
         else:
             torch.addmm(part.bias, part.weight, x, out=rows)
         start += part.out
+
+
+def _dense(x: Tensor) -> Tensor:
+    """The memory of a buffer as a contiguous tensor."""
+    return x if x.is_contiguous() else x.t()
 
 
 def _rms(x: Tensor, eps: float, dim: int) -> Tensor:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rlframe.config import SamplingConfig, check_range
 from rlframe.errors import RolloutError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.layout import Layout
-from rlframe.requests import Request
+from rlframe.protocol import Mesh
+from rlframe.requests import Completion, Request
 from rlframe_plugins.rollouts.common import (
     StopStrings,
     check_request,
@@ -21,12 +23,17 @@ from rlframe_plugins.rollouts.common import (
 )
 from rlframe_plugins.rollouts.front import SteppedRollout
 from rlframe_plugins.rollouts.torch.arch import Arch
+from rlframe_plugins.rollouts.torch.cache import KVCache
 from rlframe_plugins.rollouts.torch.decoder import Decoder
+from rlframe_plugins.rollouts.torch.lockstep import Follower, LeadingCache, LeadingDecoder
+from rlframe_plugins.rollouts.torch.placing import generation_mesh, sharded_layout
 from rlframe_plugins.rollouts.torch.rows import Running
 from rlframe_plugins.rollouts.torch.runner import TorchRunner
+from rlframe_plugins.rollouts.torch.team import Team
 from rlframe_plugins.rollouts.torch.weights import Weights
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 __all__ = ["TorchRollout"]
@@ -38,6 +45,9 @@ class TorchRollout(SteppedRollout):
     A response also ends, with ``finish_reason='length'``, at the model's last position. After a
     ``load`` in flight, running sequences keep the keys that older weights computed; each token
     carries the version that drew it.
+
+    With ``tensor_parallel`` the ranks of a replica step together: the first of them takes requests
+    and draws tokens, and a rank that fails or dies breaks the replica with an error that names it.
     """
 
     capabilities = frozenset(
@@ -52,6 +62,10 @@ class TorchRollout(SteppedRollout):
         """Sequences that run at once, at least 1."""
         max_kv_tokens: int = 131072
         """Tokens of key-value cache, at least 1: sequences times the longest of them."""
+        tensor_parallel: int = 1
+        """Ranks that hold a replica together, at least 1: heads, features, words are dealt out."""
+        step_timeout_s: float = 300.0
+        """Longest wait of a replica's ranks for each other within a step, seconds, above 0."""
         batch_invariant: bool = False
         """Test mode: every sequence runs alone, so its bits don't depend on what else runs."""
 
@@ -60,6 +74,8 @@ class TorchRollout(SteppedRollout):
             super().__post_init__()
             check_range(self, "max_batch", 1)
             check_range(self, "max_kv_tokens", 1)
+            check_range(self, "tensor_parallel", 1)
+            check_range(self, "step_timeout_s", above=0)
 
     config: TorchRollout.Config
     runner: TorchRunner
@@ -71,36 +87,66 @@ class TorchRollout(SteppedRollout):
         if spec.max_prompt_tokens and spec.max_new_tokens:
             self._arch.check_length(spec.max_prompt_tokens + spec.max_new_tokens)
         self._ends = end_ids(spec, model)
+        self._model = model
+        self._vocab = int(model.vocab_size)
+        self._team: Team | None = None
+        self._follower: Follower | None = None
         self._decoder = Decoder(model, self._arch)
-        self.runner = TorchRunner(
-            self._decoder, config.max_batch, config.max_kv_tokens, config.batch_invariant
-        )
+        self.runner = self._runner(self._decoder, KVCache(*self._arch.cache_shape))
         self._tokenizer: Any = None
         self._made = 0
-        self._vocab = int(model.vocab_size)
+
+    @classmethod
+    def mesh_of(cls, config: Any, world: int, trained: Mesh | None) -> Mesh:
+        """See :class:`RolloutEngine`: replicas of ``tensor_parallel`` ranks."""
+        return generation_mesh(config.tensor_parallel, world, trained)
 
     @property
     def version(self) -> int:
         """The version of the weights in use; -1 without any."""
-        return self.runner.version
+        return self.runner.version if self._follower is None else self._follower.version
+
+    async def generate(self, request: Request) -> Completion:
+        """See :class:`RolloutEngine`; on the first rank of a replica."""
+        if self._follower is not None and self._team is not None:
+            raise RolloutError(
+                f"rank {self.rank.rank} follows rank {self._team.members[0]}, which takes requests"
+            )
+        return await super().generate(request)
 
     def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Look at these tensors from now on; in-place changes need only a new version."""
         with self._lock:
+            if self.config.tensor_parallel > 1 and self._team is None:
+                self._join(next(iter(tensors.values())).device)
             weights = Weights.view(self._arch, tensors)
-            self._decoder.use(weights)
-            self._vocab = weights.head.shape[0]
+            if self._follower is not None:
+                self._follower.load(version, weights)
+                return
+            self._decoder.use(weights, version)
+            if self._team is None:
+                self._vocab = weights.head.shape[0]
             self.runner.version = version
 
     def layout(self, params: Layout) -> Layout:
-        """Every parameter whole on every rank."""
-        return Layout.full(params.params, self.rank.world)
+        """Every parameter whole on every rank, or the shards of tensor-parallel replicas."""
+        if self.config.tensor_parallel == 1:
+            return Layout.full(params.params, self.rank.world)
+        return sharded_layout(params, self.spec.path, self._mesh, self.spec.grouping)
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """See :class:`RolloutEngine`."""
+        if self._follower is not None:
+            self._follower.settle()
+        return self._decoder.weights.named(self._decoder.arch)
 
     def sleep(self, level: int = 1) -> None:
         """Release the cache (1) and the weights (2), which must then be loaded again.
 
         Requests that run wait, and are prefilled again after :meth:`wake`.
         """
+        if self._follower is not None:
+            return  # the leader tells
         with self._lock:
             super().sleep(level)
             self.runner.release()
@@ -111,6 +157,42 @@ class TorchRollout(SteppedRollout):
     def stats(self) -> dict[str, float]:
         """Also the seconds of ``busy_s`` spent in prefill, decode and sampling."""
         return {**super().stats(), **self.runner.seconds}
+
+    def close(self) -> None:
+        """End every request and give the memory back; the replica's ranks part."""
+        if self._follower is not None:
+            self._follower.close()
+        elif self._team is None:
+            super().close()
+        else:
+            with suppress(RolloutError):  # a broken replica has ended already
+                super().close()
+                self._team.tell("end")
+            self._team.close()
+
+    @property
+    def _mesh(self) -> Mesh:
+        return self.spec.mesh or self.mesh_of(self.config, self.rank.world, None)
+
+    def _join(self, device: torch.device) -> None:
+        """Meet the other ranks of the replica, once; from then on this one leads or follows."""
+        spec, config = replace(self.spec, mesh=self._mesh), self.config
+        members = next(m for m in spec.replicas(self.rank.world) if self.rank.rank in m)
+        shard = self._arch.shard(len(members))
+        team = Team(members, self.rank, device, config.step_timeout_s)
+        if team.index == 0:
+            self._decoder = LeadingDecoder(self._model, shard, self._vocab, team)
+            self.runner = self._runner(self._decoder, LeadingCache(team, *shard.cache_shape))
+        else:
+            self._decoder = Decoder(self._model, shard, self._vocab, team)
+            cache = KVCache(*shard.cache_shape)
+            self._follower = Follower(team, self._decoder, cache, config.step_timeout_s)
+        self._team = team
+
+    def _runner(self, decoder: Decoder, cache: KVCache) -> TorchRunner:
+        config = self.config
+        limits = (config.max_batch, config.max_kv_tokens)
+        return TorchRunner(decoder, cache, *limits, config.batch_invariant)
 
     def _handle(self, request: Request) -> Running:
         check_request(request, self._vocab, self._arch.max_positions)

@@ -33,11 +33,11 @@ class TorchRunner:
     tokens and log-probabilities are bit-equal whatever else runs.
     """
 
-    def __init__(self, decoder: Decoder, max_batch: int, max_kv_tokens: int, alone: bool) -> None:
-        arch = decoder.arch
-        self._decoder, self._alone = decoder, alone
+    def __init__(
+        self, decoder: Decoder, cache: KVCache, max_batch: int, max_kv_tokens: int, alone: bool
+    ) -> None:
+        self._decoder, self._cache, self._alone = decoder, cache, alone
         self._max_batch, self._max_kv_tokens = max_batch, max_kv_tokens
-        self._cache = KVCache(arch.layers, arch.kv_heads, arch.head_dim)
         self._rows = Rows()
         self._waiting: deque[Running] = deque()
         self._draw: Draw | None = None

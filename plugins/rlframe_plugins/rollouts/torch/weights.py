@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -62,6 +63,42 @@ class Weights:
             reader.maybe("lm_head.weight")
         reader.finish()
         return cls(embed, layers, norm, head)
+
+    def named(self, arch: Arch) -> dict[str, Tensor]:
+        """Views of the same tensors by Hugging Face name; ``arch`` counts this rank's heads."""
+        out = {"model.embed_tokens.weight": self.embed, "model.norm.weight": self.norm[:, 0]}
+        if not arch.tied:
+            out["lm_head.weight"] = self.head
+        query, key = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
+        for number, layer in enumerate(self.layers):
+            prefix = f"model.layers.{number}."
+            attn, mlp = prefix + "self_attn.", prefix + "mlp."
+            out[prefix + "input_layernorm.weight"] = layer.norm_in[:, 0]
+            out[prefix + "post_attention_layernorm.weight"] = layer.norm_mlp[:, 0]
+            for name, norm in (("q_norm", layer.q_norm), ("k_norm", layer.k_norm)):
+                if norm is not None:
+                    out[f"{attn}{name}.weight"] = norm[0, :, 0]
+            inner = layer.down.weight.shape[1]
+            qkv = _parts(layer.qkv, (query, key, key))
+            gate_up = _parts(layer.gate_up, (inner, inner))
+            named = dict(zip((f"{attn}{n}_proj" for n in "qkv"), qkv, strict=True))
+            named |= zip((f"{mlp}{n}_proj" for n in ("gate", "up")), gate_up, strict=True)
+            named |= {f"{attn}o_proj": layer.o, f"{mlp}down_proj": layer.down}
+            for name, linear in named.items():
+                out[f"{name}.weight"] = linear.weight
+                if linear.bias is not None:
+                    out[f"{name}.bias"] = linear.bias[:, 0]
+        return out
+
+
+def _parts(fused: tuple[Linear, ...], sizes: tuple[int, ...]) -> list[Linear]:
+    """The linears that lie one after the other in a fused one."""
+    if len(fused) == len(sizes):
+        return list(fused)
+    weight, bias = fused[0].weight, fused[0].bias
+    ends = list(itertools.accumulate(sizes))
+    spans = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    return [Linear(weight[span], None if bias is None else bias[span]) for span in spans]
 
 
 class _Reader:

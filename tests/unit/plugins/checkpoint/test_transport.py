@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -22,6 +24,7 @@ from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece
 from rlframe.protocol import Mesh
 from rlframe.storage import allocate, dtypes, local_view
 from rlframe.testing.dist import run_ranks
+from rlframe_plugins import reaper
 from rlframe_plugins.checkpoint.hybrid import HybridCheckpoint
 from rlframe_plugins.checkpoint.transport import TransportCheckpoint
 from rlframe_plugins.resharders.gather_all import GatherAll
@@ -141,7 +144,13 @@ def test_every_replica_has_the_exact_weights(tmp_path, transport, resharder):
             assert replica.version == step
             for name, tensor in weights(step).items():
                 assert torch.equal(replica.tensors[name], tensor)
+    assert files_in(tmp_path) == []
+    engine.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 STAGES = """
@@ -150,7 +159,7 @@ from pathlib import Path
 from tests.unit.plugins.checkpoint.test_transport import RESHARDERS, connect, of, pools
 
 trainers, replicas = pools()
-engine = of(Path(sys.argv[1]), "shm")
+engine = of(Path(sys.argv[1]), sys.argv[2])
 connect(engine, trainers, replicas, RESHARDERS[0])
 receipt = trainers[0].stage_weights(engine._transport, engine._plan, 1, True)[0]
 print(receipt.path, receipt.nbytes, flush=True)
@@ -158,10 +167,11 @@ sys.stdin.read()
 """
 
 
-def test_what_a_killed_trainer_staged_in_memory_is_gone(tmp_path):
-    """Without anybody who removes it: the controller may be dead as well."""
+@pytest.mark.parametrize("transport", ["disk", "shm"])
+def test_what_a_killed_process_staged_is_gone(transport, tmp_path):
+    """Controller and trainer in one: nobody of the run is left who could remove it."""
     child = subprocess.Popen(
-        [sys.executable, "-c", STAGES, str(tmp_path)],
+        [sys.executable, "-c", STAGES, str(tmp_path), transport],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -172,20 +182,118 @@ def test_what_a_killed_trainer_staged_in_memory_is_gone(tmp_path):
     assert os.path.getsize(path) == int(size) > 0
     child.kill()
     child.communicate(timeout=60)
-    assert not os.path.exists(path)
+    end = time.monotonic() + 60.0
+    while any(tmp_path.iterdir()) and time.monotonic() < end:
+        time.sleep(0.05)
     assert list(tmp_path.iterdir()) == []
+    assert not os.path.exists(path)
+
+
+def test_a_trainer_that_outlives_the_controller_leaves_nothing(tmp_path):
+    """It cannot make the folder anew; what it wrote while that was removed is removed too."""
+    trainers, replicas = pools()
+    engine = of(tmp_path)
+    connect(engine, trainers, replicas, RESHARDERS[0])
+    trainers[0].stage_weights(engine._transport, engine._plan, 1, True)
+    assert len(files_in(tmp_path)) == 2
+    engine.close()
+    with pytest.raises(SyncError, match=r"rank 0 on .* cannot write .*No such file.*directory"):
+        trainers[0].stage_weights(engine._transport, engine._plan, 2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_written_to_while_it_is_removed_is_removed_again(tmp_path, monkeypatch):
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    remove = shutil.rmtree
+    calls = []
+
+    def late(path, **options):
+        calls.append(path)
+        if len(calls) == 1:
+            (folder / "late").write_bytes(b"x")  # as a trainer does between two of its steps
+            return
+        remove(path, **options)
+
+    monkeypatch.setattr(reaper.shutil, "rmtree", late)
+    reaper.sweep("", folder, os.getpid())
+    assert not folder.exists()
+
+
+def test_folders_that_nobody_has_touched_for_a_day_are_removed_by_the_next_run(tmp_path):
+    """As after a power cut. One of an hour ago may be that of a run on another machine."""
+    ages = {"rlframe-weights-old": 2 * 86400, "rlframe-weights-new": 3600, "other": 9 * 86400}
+    for name, age in ages.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "v1-r0-0.bin").write_bytes(b"x")
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    trainers, replicas = pools()
+    engine = of(tmp_path)
+    connect(engine, trainers, replicas, RESHARDERS[0])
+    engine.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"rlframe-weights-new", "other"}
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    trainers, replicas = pools()
+    with pytest.raises(ConfigError, match=r"checkpoint.directory=.*/file: Not a directory"):
+        connect(of(tmp_path / "file"), trainers, replicas, RESHARDERS[0])
 
 
 def test_memory_is_given_back_when_a_version_is_out(tmp_path):
     before = in_memory()
     trainers, replicas = pools()
-    engine = of(tmp_path, "shm")
+    engine = of(tmp_path, "shm", keep_memory=False)
     connect(engine, trainers, replicas, RESHARDERS[0])
     for step in (1, 2, 3):
         engine.publish(step)
         assert sum(in_memory()) == 0, "the files are empty until the next version"
     engine.close()
     assert in_memory() == before
+
+
+@pytest.mark.parametrize("transport", ["disk", "shm"])
+def test_kept_memory_serves_the_versions_in_turn(tmp_path, transport):
+    before = in_memory()
+    trainers, replicas = pools()
+    engine = of(tmp_path, transport)
+    connect(engine, trainers, replicas, RESHARDERS[0])
+    places, staged = [], []
+    for step in range(5):
+        for trainer in trainers:
+            trainer.train(step)
+        served = [
+            {n: (t, t.clone()) for n, t in r._served.tensors.items()} for r in replicas if step
+        ]
+        engine.publish(step)
+        staged.append(in_memory())
+        for tensors in served:
+            assert all(torch.equal(now, then) for now, then in tensors.values())
+        for replica in replicas:
+            assert all(torch.equal(replica.tensors[n], w) for n, w in weights(step).items())
+        places.append([replica.tensors["a"].data_ptr() for replica in replicas])
+    assert places[2:] == places[:-2]
+    assert all(one != two for one, two in zip(places[0], places[1], strict=True))
+    assert staged[1:] == staged[:1] * 4, "the trainers' memory does not grow"
+    engine.close()
+    assert in_memory() == before
+
+
+def test_a_replica_that_lost_its_version_gets_new_storage(tmp_path):
+    """What a restarted engine serves is unknown to the transport: nothing of before is written."""
+    trainers, replicas = pools()
+    engine = of(tmp_path, "shm")
+    connect(engine, trainers, replicas, RESHARDERS[0])
+    kept = []
+    for step in range(3):
+        for trainer in trainers:
+            trainer.train(step)
+        engine.publish(step)
+        kept.append(replicas[0].tensors)
+        replicas[0]._served = None
+    for step, tensors in enumerate(kept):
+        assert all(torch.equal(tensors[name], w) for name, w in weights(step).items())
 
 
 def in_memory() -> list[int]:
@@ -221,7 +329,7 @@ def test_a_damaged_bucket_is_refused_and_the_old_version_serves(tmp_path):
     for replica in replicas:
         assert replica.version == 1
         assert torch.equal(replica.tensors["a"], weights(0)["a"])
-    assert list(tmp_path.iterdir()) == []
+    assert files_in(tmp_path) == []
     trainers[1].stage_weights = stage
     engine.publish(3)
     assert [r.version for r in replicas] == [3, 3]
@@ -277,7 +385,7 @@ class _Beside(GatherAll):
 
 def test_a_delta_needs_the_version_before(tmp_path):
     trainers, replicas = pools()
-    engine = of(tmp_path, codec="delta")
+    engine = of(tmp_path, codec="delta", retries=0)
     connect(engine, trainers, replicas, RESHARDERS[0])
     first = engine.publish(1)
     trainers[0].views["a"][0, 0] = 7.0
@@ -298,7 +406,7 @@ def test_a_delta_needs_the_version_before(tmp_path):
 
 def test_a_delta_on_other_weights_is_refused(tmp_path):
     trainers, replicas = pools()
-    engine = of(tmp_path, codec="delta")
+    engine = of(tmp_path, codec="delta", retries=0)
     connect(engine, trainers, replicas, RESHARDERS[0])
     engine.publish(1)
     replicas[0].tensors["a"][3, 2] += 1

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from transformers import LlamaConfig, Qwen2Config
+from transformers import LlamaConfig, MixtralConfig, Qwen2Config
 
 from rlframe.cli.main import main
 from rlframe.layout import ParamInfo
@@ -121,3 +121,32 @@ def test_counts_equal_the_formulas_for_every_shape():
             assert max(one.peak) == pytest.approx(peak)
             if one.name != "gather-all":
                 assert max(one.redundant) == pytest.approx(redundant)
+
+
+def test_experts_have_sizes_of_their_own(tmp_path, capsys):
+    model = config(
+        tmp_path / "m",
+        MixtralConfig,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=96,
+        num_local_experts=4,
+        vocab_size=128,
+    )
+    sizes = ["--from", "1-2-4", "--to", "1-2-1-4", "--model", model]
+    found = plans(capsys, *sizes, "--from-experts", "4-2", "--to-experts", "2-1")
+    assert found["experts"] == {"ep": 4, "tp": 2, "eg": 2, "tg": 1}
+    experts = 2 * 2 * 4 * 3 * 64 * 96
+    zero = found["plans"][0]
+    assert zero["received"] == [experts // 2 - experts // 8] * 8
+    for one in found["plans"][:2]:
+        for figure in ("received", "peak", "redundant"):
+            assert max(one[figure]) == pytest.approx(one["expected"][figure], rel=0.01)
+
+
+def test_expert_sizes_of_a_model_without_experts_are_an_error(tmp_path, capsys):
+    flags = ["--from", "1-2-4", "--to", "1-2-1-4", "--to-experts", "2-1"]
+    assert main(["reshard", *flags, "--model", llama(tmp_path / "m", "7B")]) == 2
+    assert "has no experts" in capsys.readouterr().err

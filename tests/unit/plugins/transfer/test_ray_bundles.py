@@ -48,3 +48,21 @@ def test_neighbours_are_read_as_a_view_of_the_object():
     assert apart.values.tolist() == [3, 4, 5, 0]
     view = handle.view(np.array([2, 0]))
     assert module._rows(view, values, np.array([1, 0])).values.tolist() == [0, 3, 4, 5]
+
+
+def test_opaque_columns_have_objects_of_their_own():
+    """A reader of texts on another node fetches no tokens with them."""
+    texts = np.empty(4, object)
+    texts[:] = ["some long text" * 20, "another" * 30, "x" * 500, None]
+    tokens = Packed(np.arange(8), np.array([2, 2, 2, 2]))
+    columns = {
+        "a": tokens,
+        "prompt_text": Packed(texts),
+        "b": tokens,
+        "response_text": Packed(texts),
+    }
+    engine = module.RayTransfer()
+    found = engine.describe(columns)
+    assert engine.bundles(found) == [("a", "b"), ("prompt_text", "response_text")]
+    assert engine.stored(columns["a"]) is tokens.values
+    assert engine.stored(columns["prompt_text"]).rows(np.array([2])).tolist() == ["x" * 500]

@@ -1,13 +1,14 @@
-"""Ends what a driver's own Ray left behind, also when the driver was killed outright.
+"""Ends what a driver left behind, also when it was killed outright: a folder, and processes.
 
 Run as a script beside the driver; it holds one end of a pipe and waits for the other to close. The
-processes of the run carry a mark in their environment, which their children inherit; those of Ray
-overwrite it by their titles, but have a log file of the run's folder open.
+processes of the driver's own Ray carry a mark in their environment, which their children inherit;
+those of Ray overwrite it by their titles, but have a log file of the run's folder open.
 Standard library only, so that it starts at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -24,12 +25,17 @@ MARK = "RLFRAME_RAY_RUN"
 """Name of the environment variable whose value tells one run's processes from all others."""
 _POLL_S = 1.0
 _SWEEP_S = 20.0
+_BEAT_S = 60.0
+"""How often the folder's time is set, so that others see that its driver lives."""
 
 
 class Reaper:
-    """The driver's side: ``mark`` is the run's, ``folder`` is removed in the end."""
+    """The driver's side: ``folder`` is removed in the end.
 
-    def __init__(self, mark: str, folder: Path) -> None:
+    With the ``mark`` of a run its processes are killed before, all but the driver.
+    """
+
+    def __init__(self, folder: Path, mark: str = "") -> None:
         self.mark, self.folder = mark, folder
         command = [sys.executable, "-I", "-S", __file__, mark, str(folder), str(os.getpid())]
         self._process = subprocess.Popen(
@@ -63,9 +69,12 @@ def members(mark: str, folder: Path, but: Sequence[int] = ()) -> list[int]:
 
 
 def sweep(mark: str, folder: Path, driver: int) -> None:
-    """Kill what belongs to the run but the driver, until nothing does; remove the folder."""
+    """Kill what belongs to the run but the driver, until nothing does; remove the folder.
+
+    Without a mark nothing is killed: whoever still writes into the folder makes it be tried again.
+    """
     deadline = time.monotonic() + _SWEEP_S
-    while (left := members(mark, folder, (driver,))) and time.monotonic() < deadline:
+    while mark and (left := members(mark, folder, (driver,))) and time.monotonic() < deadline:
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -73,6 +82,9 @@ def sweep(mark: str, folder: Path, driver: int) -> None:
                 continue
         time.sleep(0.05)
     shutil.rmtree(folder, ignore_errors=True)
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _born(pid: int) -> str:
@@ -87,8 +99,12 @@ def _born(pid: int) -> str:
 
 def _main() -> None:
     mark, folder, driver = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    born = _born(driver)
+    born, beat = _born(driver), time.monotonic()
     while born and _born(driver) == born:
+        if time.monotonic() - beat >= _BEAT_S:
+            beat = time.monotonic()
+            with contextlib.suppress(OSError):
+                os.utime(folder)
         ready, _, _ = select.select([0], [], [], _POLL_S)
         if ready and not os.read(0, 1):
             break

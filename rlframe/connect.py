@@ -1,0 +1,31 @@
+"""From a config and its groups to the engine that carries weights from trainer to rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlframe.config import Config
+    from rlframe.interfaces.checkpoint import CheckpointEngine
+    from rlframe.interfaces.cluster import WorkerGroup
+
+__all__ = ["connect_checkpoint"]
+
+
+def connect_checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any:
+    """The engine that gives the policy's weights to the rollout; None without one."""
+    if "rollout" not in groups:
+        return None
+    policy, rollout = groups["policy"], groups["rollout"]
+    source = policy.call("layout").result()[0]
+    target = rollout.call("layout", source).result()[0]
+    engine: CheckpointEngine = config.checkpoint.load()(config.checkpoint.config)
+    resharder = config.resharder.load()(config.resharder.config)
+    plan = resharder.plan(*engine.layouts(source, target))
+    if config.role("policy").model.lora.rank:
+        adapters = policy.call("adapters").result()[0]
+        if adapters is not None:
+            engine.use_adapters(adapters)
+    engine.prepare(plan, policy, rollout)
+    return engine

@@ -1,0 +1,1 @@
+"""Strategy ``megatron``: megatron-core's GPT model behind rlframe's names."""
