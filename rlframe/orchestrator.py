@@ -25,6 +25,7 @@ from rlframe.columns import Schema
 from rlframe.config import Config
 from rlframe.data import PromptStream
 from rlframe.entry import GroupEntry
+from rlframe.exchange import Running, exchange
 from rlframe.intake import Intake
 from rlframe.interfaces.checkpoint import CheckpointEngine
 from rlframe.interfaces.cluster import WorkerGroup
@@ -46,10 +47,7 @@ if TYPE_CHECKING:
     from rlframe.record import Recorder
     from rlframe.second_data import SecondData
 
-__all__ = ["Orchestrator", "Parts", "Running"]
-
-Running = Literal["none", "keep", "abort"]
-"""What a publish does with generations that go on."""
+__all__ = ["Orchestrator", "Parts"]
 
 
 @dataclass
@@ -141,27 +139,15 @@ class Orchestrator:
         return metrics
 
     def publish(self, running: Running = "none") -> None:
-        """Give the rollout engines the policy's weights as the next version.
-
-        ``running`` says what becomes of generations that go on: "none" promises that there are
-        none, "keep" stops them for the exchange, "abort" ends them with what they have, to be
-        continued under the new weights.
-        """
+        """Give the rollout engines the policy's weights as the next version; see ``exchange``."""
         self.version += 1
         if self.parts.checkpoint is None:
             return
-        rollout = self.parts.rollout if running != "none" else None
         with self.clock.stage("update_weights"):
-            if rollout is not None:
-                rollout.call("pause", running).result()
-            stats = self.parts.checkpoint.publish(self.version)
-            if rollout is not None:
-                rollout.call("resume").result()
+            stats = exchange(self.parts.checkpoint, self.parts.rollout, self.version, running)
         for note in stats.notes:
             self.parts.recorder.message(note)
-        self._figures["perf/sync_bytes"] = float(stats.bytes_moved)
-        self._figures["perf/sync_extra_bytes"] = float(stats.extra_bytes)
-        self._figures["perf/sync_redundant_bytes"] = float(stats.redundant_bytes)
+        self._figures |= stats.figures()
 
     # --- what the stages are made of ---------------------------------------------------------
 

@@ -55,6 +55,14 @@ class SyncStats:
     redundant_bytes: int = 0
     notes: tuple[str, ...] = ()
 
+    def figures(self) -> dict[str, float]:
+        """What the log shows of it."""
+        return {
+            "perf/sync_bytes": float(self.bytes_moved),
+            "perf/sync_extra_bytes": float(self.extra_bytes),
+            "perf/sync_redundant_bytes": float(self.redundant_bytes),
+        }
+
 
 @dataclass(frozen=True)
 class HandedOver:

@@ -97,7 +97,7 @@ def test_a_snapshot_keeps_prompts_that_are_played(tmp_path):
 def test_stale_rollouts_learn_too(tmp_path):
     """Decoupled PPO with truncated weights on rollouts up to two versions old."""
     result = rlframe.fit(
-        algo={"name": "decoupled-ppo", "rollout_correction": "token-truncate"},
+        algo={"name": "decoupled-ppo", "rollout_correction": "truncate"},
         scheduler={"name": "async", "staleness": 2},
         checkpoint={"name": "hybrid", "copy": True},
         cluster={"name": "inline", "threads": 1},
