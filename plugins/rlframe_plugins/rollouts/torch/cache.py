@@ -51,6 +51,7 @@ class KVCache:
             values[:, keep, :, upto] = self.values[:, keep, :, upto]
         self.keys, self.values, self._rows, self._width = keys, values, rows, width
 
+    @torch.inference_mode()
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` tokens of a row over another row."""
         self.keys[:, target, :, :, :length] = self.keys[:, source, :, :, :length]
