@@ -1,10 +1,12 @@
 """A GRPO step of rlframe against TRL 1.16's GRPOTrainer: same model, prompts, forced lengths.
 
-8 prompts x 4 samples x 64 new tokens, prompt 32 tokens, fp32 on the CPU, no gradient checkpointing,
-one process; a random Llama of 4 M parameters, and SmolLM2-135M-Instruct. TRL runs with the whole
-batch at once on one and on two threads, and in micro-batches of an eighth of it on one; the fastest
-is compared with. The first step of every run is left out. Seconds of the CPU (``cpu_s``) say less
-of a step than its time, but hardly change when the machine does something else as well.
+8 prompts x 4 samples x 64 new tokens, prompt 32 tokens, fp32 on the CPU, no gradient checkpointing;
+a random Llama of 4 M parameters, and SmolLM2-135M-Instruct. rlframe runs in one process, and on two
+one-thread workers of Ray (``--cluster ray pools.train.devices=2``, policy and rollout together).
+TRL runs with the whole batch at once on one and on two threads, and in micro-batches of an eighth
+of it on one; the fastest is compared with. The first step of every run is left out. Seconds of the
+CPU (``cpu_s``) say less of a step than its time, but hardly change when the machine does something
+else as well.
 """
 
 from __future__ import annotations
@@ -25,16 +27,23 @@ PROMPTS, SAMPLES, NEW, PROMPT = 8, 4, 64, 32
 TRL = ("torch==2.13.0", "trl==1.16.0", "transformers==5.20.0", "numpy==2.4.6")
 TRL_SIDES = {"trl-1": (1, 1), "trl-2": (2, 1), "trl-1-small": (1, 8)}
 """Threads, and micro-batches that a batch is split into."""
+WORKERS = {"workers": 2, "strategy": "ddp"}
+"""How rlframe is spread; ``ddp`` needs no gather on a machine where whole weights fit."""
+TWO = "rlframe-2-workers"
 Runs = dict[str, list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model, a prompt of 32 tokens for it, how fast rlframe is to be, its micro-batch."""
+    """A model, a prompt of 32 tokens for it, how fast rlframe is to be, its micro-batch.
+
+    ``spread`` is how fast it is to be on two workers.
+    """
 
     folder: Callable[[], Path]
     word: Callable[[random.Random], str]
     faster: float
+    spread: float
     microbatch: int
     rounds: int
     steps: int
@@ -56,8 +65,8 @@ def smollm2() -> Path:
 
 
 CASES = {
-    "llama-4m": Case(llama_4m, lambda r: f"w{r.randrange(3, 4096)} ", 1.8, 768, 3, 4),
-    "smollm2-135m": Case(smollm2, lambda r: str(r.randrange(10)), 1.3, 400, 2, 2),
+    "llama-4m": Case(llama_4m, lambda r: f"w{r.randrange(3, 4096)} ", 1.8, 3.0, 768, 3, 4),
+    "smollm2-135m": Case(smollm2, lambda r: str(r.randrange(10)), 1.3, 2.0, 400, 2, 2),
 }
 
 
@@ -68,6 +77,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    need("ray", extras="ray")
     trl = rival_python("trl", TRL)
     results: dict[str, Any] = {}
     targets: list[dict[str, Any]] = []
@@ -102,10 +112,12 @@ def specification(case: Case, steps: int) -> dict[str, Any]:
 
 def alternate(trl: Path, spec: dict[str, Any], rounds: int) -> Runs:
     """Both sides in turn."""
-    runs: Runs = {"rlframe": [], **{name: [] for name in TRL_SIDES}}
+    runs: Runs = {"rlframe": [], TWO: [], **{name: [] for name in TRL_SIDES}}
     for _ in range(rounds):
         text = json.dumps(spec)
         runs["rlframe"].append(side(sys.executable, "rlframe_step.py", text, threads=1))
+        text = json.dumps({**spec, **WORKERS})
+        runs[TWO].append(side(sys.executable, "rlframe_workers.py", text, threads=1))
         for name, (threads, accumulate) in TRL_SIDES.items():
             text = json.dumps({**spec, "accumulate": accumulate})
             runs[name].append(side(trl, "trl_step.py", text, threads=threads))
@@ -124,19 +136,25 @@ def compare(name: str, case: Case, runs: Runs) -> tuple[dict[str, Any], list[dic
     best = min(TRL_SIDES, key=lambda n: seconds[n]["median"])
     peak, theirs = memory["rlframe"]["peak"], memory[best]
     faster = {n: seconds[n]["median"] / seconds["rlframe"]["median"] for n in TRL_SIDES}
+    spread_faster = {n: seconds[n]["median"] / seconds[TWO]["median"] for n in TRL_SIDES}
     added = peak - memory["rlframe"]["imports"]
     results = {
         "step_s": seconds,
         "cpu_s": cpu,
         "best_trl": best,
         "times_faster": faster,
+        "times_faster_2_workers": spread_faster,
         "memory_gb": memory,
         "memory_share": {n: peak / memory[n]["peak"] for n in TRL_SIDES},
         "memory_share_without_imports": added / (theirs["peak"] - theirs["imports"]),
         **rates(runs["rlframe"]),
+        "workers": workers(runs[TWO]),
     }
     return results, [
         target(f"{name}: step, times faster than TRL (one process)", faster[best], case.faster),
+        target(
+            f"{name}: step, times faster than TRL (two workers)", spread_faster[best], case.spread
+        ),
         target(f"{name}: peak memory, share of TRL's", peak / theirs["peak"], 0.5, below=True),
     ]
 
@@ -164,6 +182,23 @@ def rates(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "gemm_peak_gflops": spread([run["gemm_gflops"] for run in runs]),
         "rlframe_gflop": runs[0]["gflop"],
         "rlframe_fed_tokens": runs[0]["fed_tokens"],
+    }
+
+
+def workers(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Seconds of each stage of a step, and of the parts of the work of either worker."""
+    stages = [step for run in runs for step in run["stages_s"]]
+    parts, worked = (
+        [worker for run in runs for step in run[kind] for worker in step]
+        for kind in ("workers_s", "workers_cpu_s")
+    )
+    return {
+        **WORKERS,
+        "stages_s": {name: spread([step[name] for step in stages]) for name in stages[0]},
+        "worker_parts_s": {name: spread([one[name] for one in parts]) for name in parts[0]},
+        "worker_parts_cpu_s": {name: spread([one[name] for one in worked]) for name in worked[0]},
+        "flops_imbalance": max(run["flops_imbalance"] for run in runs),
+        "driver_bytes_a_step": max(run["driver_bytes"] for run in runs),
     }
 
 

@@ -71,5 +71,7 @@ def _sum(part: Tensor, offset: tuple[int, ...], steps: tuple[int, ...]) -> int:
         wide = [1] * bits.ndim
         wide[axis] = -1
         bits = bits + (places * step * _PLACE).view(wide)
-    bits = (bits ^ (bits >> 29)) * _MIX
-    return int((bits ^ (bits >> 32)).sum())
+    for _ in range(2):
+        bits = bits * _MIX
+        bits = bits ^ (bits >> 32 & 0xFFFFFFFF)
+    return int(bits.sum())

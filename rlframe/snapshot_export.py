@@ -14,8 +14,11 @@ from rlframe.snapshot_manifest import MANIFEST
 __all__ = ["export"]
 
 _POLICY = "policy"
-_NEEDED = ("seed", "steps", "model", "optim", "strategy", "roles", "pools")
-"""Sections that make the policy; what else a run used (rewards, data) may be gone by now."""
+_NEEDED = ("seed", "steps", "model", "optim", "roles", "pools")
+"""Sections that make the policy; what else a run used (rewards, data) may be gone by now.
+
+Its strategy is left out: one process reads what any strategy of any size has saved.
+"""
 
 
 def export(run: str | Path, out_dir: str | Path, *, adapter: bool = False) -> Path:
@@ -67,7 +70,8 @@ def _write_policy(source: Path, snapshot: Snapshot, out_dir: Path, adapter: bool
         raise SnapshotError(f"{snapshot.path} has no policy")
     kept = read_run_config(source)
     values = {key: kept[key] for key in _NEEDED if key in kept}
-    values["roles"] = {k: v for k, v in kept.get("roles", {}).items() if k == _POLICY}
+    own = kept.get("roles", {}).get(_POLICY, {})
+    values["roles"] = {_POLICY: {k: v for k, v in own.items() if k != "strategy"}}
     # A snapshot that does not say so is of a language model.
     kind = snapshot.state().get("run", {}).get("kinds", {}).get(_POLICY, "policy")
     engine = build_policy(load_config(current_host(), Asked(values=values)).config, kind)

@@ -109,6 +109,25 @@ class RolloutControl:
         assert (first.finish_reason, last.finish_reason) == ("length", "length")
         assert len(first.token_ids) == len(last.token_ids) == 50
 
+    def test_a_running_request_can_be_aborted(
+        self, engine: RolloutEngine, reference: RolloutReference
+    ) -> None:
+        """The first of several that run; unless the engine answers in one step."""
+
+        async def go() -> list[Completion]:
+            requests = [Request(PROMPT, LONG, request_id=one) for one in ("a", "b", "c")]
+            tasks = [asyncio.create_task(engine.generate(r)) for r in requests]
+            while engine.stats()["busy_s"] == 0:
+                await asyncio.sleep(0)
+            engine.abort("a")
+            return await asyncio.gather(*tasks)
+
+        first, *others = asyncio.run(go())
+        assert first.finish_reason == ("abort" if len(first.token_ids) < 50 else "length")
+        for got in (first, *others):
+            self.check(reference, Request(PROMPT, LONG), got, version=3)
+        assert [got.finish_reason for got in others] == ["length", "length"]
+
     def test_a_deadline_in_the_past_aborts(self, engine: RolloutEngine) -> None:
         """The others go on."""
 

@@ -136,6 +136,10 @@ class SavedBoxes:
         """Which kinds of tensors there are."""
         return {kind for kind, _ in self._index}
 
+    def shapes(self, kind: str) -> dict[str, tuple[int, ...]]:
+        """Canonical shapes of the tensors of one kind, by name."""
+        return {name: found[0].shape for (one, name), found in self._index.items() if one == kind}
+
     def state(self, rank: int = 0) -> dict[str, Any]:
         """The JSON state that a rank wrote."""
         state: dict[str, Any] = self._parts[rank]["state"]

@@ -133,7 +133,7 @@ def _check_tools(name: str) -> None:
             f"strategy 'deepspeed' builds DeepSpeed's op '{name}' when it starts, for which ninja "
             "is missing: pip install ninja"
         )
-    compiler = get_cxx_compiler()
+    compiler: str = get_cxx_compiler()  # type: ignore[no-untyped-call]
     if shutil.which(compiler) is None:
         raise PluginError(
             f"strategy 'deepspeed' builds DeepSpeed's op '{name}' when it starts, for which the "

@@ -228,8 +228,12 @@ class CausalLMEngine(ModelEngine):
         return micros + [np.zeros(0, np.int64)] * (most - len(micros))
 
     def _check_learns(self, mini: MiniBatch) -> None:
-        """A later mini-batch without a gradient may be meant, one at the start is a mistake."""
-        self._learned |= mini.differentiable
+        """A later mini-batch without a gradient may be meant, one at the start is a mistake.
+
+        Only the last pipeline stage sees the loss.
+        """
+        mesh = self._strategy.mesh
+        self._learned |= mini.differentiable or mesh.pp_rank(self.rank.rank) < mesh.pp - 1
         if not self._learned:
             role, name = self._spec.role.name, type(self._algorithm).__name__
             raise TrainingError(

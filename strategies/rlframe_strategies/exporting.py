@@ -66,6 +66,7 @@ def write_adapters(
     config.base_model_name_or_path = source
     config.task_type = _TASKS[kind]
     config.inference_mode = True
+    config.target_modules = sorted(config.target_modules)
     if set(weights) - lora.names:
         config.modules_to_save = ["score"]
     config.save_pretrained(str(directory))

@@ -127,10 +127,11 @@ class SteppedRollout(RolloutEngine):
     # --- inside -------------------------------------------------------------------------------
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        for handle, future in list(self._open.items()):
-            if future.get_loop().is_closed():
-                self._open.pop(handle)
-                self.runner.drop(handle)
+        with self._lock:
+            for handle, future in list(self._open.items()):
+                if future.get_loop().is_closed():
+                    self._open.pop(handle)
+                    self.runner.drop(handle)
         task = self._task
         if task is None or task.done() or task.get_loop() is not loop:
             self._task = loop.create_task(self._run())
@@ -181,13 +182,15 @@ class SteppedRollout(RolloutEngine):
         """Give every open request the error, each its own instance."""
         name = type(self).__name__
         text = str(error) if isinstance(error, RlframeError) else f"{type(error).__name__}: {error}"
-        futures = list(self._open.values())
-        self._open.clear()
-        self.runner.reset()
+        with self._lock:
+            futures = list(self._open.values())
+            self._open.clear()
         for future in futures:
             failure = RolloutError(f"{name} failed in a step: {text}")
             failure.__cause__ = error
             _tell(future, lambda f=future, e=failure: f.set_exception(e))  # type: ignore[misc]
+        with self._lock:
+            self.runner.reset()
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
         """No request may wait for a task that is gone (cancelled, or killed by a signal)."""

@@ -266,7 +266,7 @@ def _layers(blueprint: Blueprint, count: int) -> Any:
 class _Norm:
     """Torch's RMSNorm; Megatron sums its gradient over ranks that see part of the tokens."""
 
-    def __new__(cls, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> nn.RMSNorm:
+    def __new__(cls, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
         """As Megatron calls it."""
         device = None if config.use_cpu_initialization else torch.device("cuda")
         norm = nn.RMSNorm(hidden_size, eps=eps, device=device, dtype=config.params_dtype)

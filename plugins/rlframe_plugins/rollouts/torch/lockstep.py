@@ -59,6 +59,9 @@ class LeadingCache(KVCache):
 
     def release(self) -> None:
         """See :class:`KVCache`; every rank has, when it returns."""
+        if self._team.broken:
+            super().release()
+            return
         with _said(self._team, "release"):
             super().release()
             self._team.meet()

@@ -57,6 +57,11 @@ class Team:
         """Ranks of the replica."""
         return len(self.members)
 
+    @property
+    def broken(self) -> bool:
+        """Whether a rank has failed, or the team has ended."""
+        return bool(self._failure) or not self._groups
+
     # --- what ranks do together ---------------------------------------------------------------
 
     def tell(self, what: str, *args: Any) -> None:
@@ -149,7 +154,7 @@ class Team:
         self._finish(lambda: self._groups[group].broadcast([tensor], options), wait)
 
     def _finish(self, start: Any, wait: timedelta | None = None) -> None:
-        if not self._groups:
+        if self.broken:
             raise RolloutError(self._text(self._failure or "it has ended"))
         try:
             start().wait(wait or self._wait)
