@@ -12,6 +12,7 @@ from rlframe_plugins.mappers.cli import add_map_command
 from rlframe_plugins.protocols import PROTOCOLS
 from rlframe_plugins.resharders.cli import add_reshard_command
 from rlframe_plugins.rewards.components import REWARDS
+from rlframe_plugins.schedulers.simulate import add_simulate_command
 
 if TYPE_CHECKING:
     from rlframe import Config
@@ -242,9 +243,10 @@ def rlframe_components() -> Sequence[Component]:
 
 @hookimpl
 def rlframe_cli(subcommands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``rlframe map`` and ``rlframe reshard``."""
+    """Add ``rlframe map``, ``rlframe reshard`` and ``rlframe simulate``."""
     add_map_command(subcommands)
     add_reshard_command(subcommands)
+    add_simulate_command(subcommands)
 
 
 @hookimpl

@@ -1,0 +1,177 @@
+"""``rlframe simulate``: schedulers on simulated engines, side by side."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlframe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlframe.interfaces.loop import Scheduler
+    from rlframe.simulation import SimReport, SimSpec
+
+__all__ = ["add_simulate_command", "length_of", "simulate"]
+
+_LENGTHS = ("lognormal", "geometric", "constant", "uniform")
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A scheduler with its options, by the name that the table shows."""
+
+    name: str
+    scheduler: str
+    options: dict[str, Any]
+
+
+_WAYS = (
+    _Way("sync", "sync", {}),
+    _Way("one-step-off", "one-step-off", {}),
+    *(
+        _Way(f"async {bound} {way}", "async", {"staleness": bound, "on_update": way})
+        for bound in (1, 2, 4)
+        for way in ("in-flight", "drain")
+    ),
+)
+
+
+def add_simulate_command(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "simulate", help="schedulers on simulated engines: seconds a step, idle time, staleness"
+    )
+    numbers: tuple[tuple[str, type, Any, str], ...] = (
+        ("--steps", int, 50, "steps of a run"),
+        ("--prompts", int, 64, "prompts a step"),
+        ("--samples", int, 8, "responses a prompt"),
+        ("--replicas", int, 4, "rollout replicas"),
+        ("--slots", int, 256, "sequences that a replica decodes at once"),
+        ("--mean-tokens", float, 500.0, "mean length of a response"),
+        ("--most-tokens", int, 8192, "longest response"),
+        ("--sigma", float, 1.0, "spread of lognormal lengths"),
+        ("--token-ms", float, 20.0, "milliseconds of a token, whatever runs beside it"),
+        ("--sequence-ms", float, 0.02, "milliseconds that each running sequence adds to it"),
+        ("--train-s", float, 20.0, "seconds of an update"),
+        ("--sync-s", float, 1.0, "seconds of a publish"),
+        ("--accept", float, 1.0, "share of groups that the method accepts"),
+        ("--fail-every-s", float, 0.0, "mean seconds between failures of a replica; 0: none"),
+        ("--repair-s", float, 30.0, "seconds until a failed replica is back"),
+        ("--seed", int, 0, "seed of lengths and failures"),
+    )
+    for flag, kind, default, text in numbers:
+        parser.add_argument(flag, type=kind, default=default, help=f"{text} (default {default})")
+    parser.add_argument("--lengths", choices=_LENGTHS, default="lognormal")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.set_defaults(run=_run)
+
+
+def length_of(
+    kind: str, mean: float, most: int, sigma: float = 1.0
+) -> Callable[[random.Random], int]:
+    """Draws response lengths, 1 to ``most`` tokens, with the given mean before that cut."""
+
+    def draw(source: random.Random) -> int:
+        if kind == "constant":
+            tokens = mean
+        elif kind == "uniform":
+            tokens = source.uniform(0, 2 * mean)
+        elif kind == "geometric":
+            tokens = source.expovariate(1 / mean)
+        else:
+            tokens = source.lognormvariate(math.log(mean) - sigma**2 / 2, sigma)
+        return min(max(round(tokens), 1), most)
+
+    return draw
+
+
+def simulate(spec: SimSpec, make: Callable[[], Scheduler]) -> SimReport:
+    """One run of a scheduler."""
+    from rlframe.simulation import SimRun
+
+    return SimRun(spec).simulate(make())
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from rlframe.host.host import current_host
+    from rlframe.simulation import SimSpec
+
+    host = current_host()
+    for name in ("steps", "prompts", "samples", "replicas", "slots", "most_tokens"):
+        if getattr(arguments, name) < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
+    if not 0 < arguments.accept <= 1 or arguments.mean_tokens <= 0:
+        raise ConfigError("--accept must be above 0 to 1, --mean-tokens above 0")
+    lengths = length_of(
+        arguments.lengths, arguments.mean_tokens, arguments.most_tokens, arguments.sigma
+    )
+    spec = SimSpec(
+        steps=arguments.steps,
+        prompts_per_step=arguments.prompts,
+        samples=arguments.samples,
+        length=lengths,
+        replicas=arguments.replicas,
+        slots=arguments.slots,
+        token_s=arguments.token_ms / 1e3,
+        sequence_s=arguments.sequence_ms / 1e3,
+        train_s=arguments.train_s,
+        sync_s=arguments.sync_s,
+        accept=arguments.accept,
+        fail_every_s=arguments.fail_every_s,
+        repair_s=arguments.repair_s,
+        seed=arguments.seed,
+    )
+    rows = [_figures(way, simulate(spec, lambda way=way: _made(way, host))) for way in _WAYS]  # type: ignore[misc]
+    for row in rows:
+        row["times_sync"] = rows[0]["seconds"] / row["seconds"]
+    assumed = {k: v for k, v in vars(arguments).items() if k not in ("run", "command", "json")}
+    if arguments.json:
+        print(json.dumps({"assumptions": _plain(assumed), "runs": rows}))
+        return 0
+    _print(rows, assumed)
+    return 0
+
+
+def _made(way: _Way, host: Any) -> Scheduler:
+    from rlframe.host.resolve import resolve
+
+    cls = resolve(host, "scheduler", way.scheduler).value
+    config = getattr(cls, "Config", None)
+    scheduler: Scheduler = cls(config(**way.options) if config else None)
+    return scheduler
+
+
+def _figures(way: _Way, report: SimReport) -> dict[str, Any]:
+    ages = Counter(report.ages)
+    return {
+        "scheduler": way.name,
+        "seconds": report.seconds,
+        "step_s": statistics.median(report.step_s),
+        "tokens_per_s": report.tokens_per_s,
+        "train_busy": report.train_busy,
+        "rollout_busy": report.rollout_busy,
+        "wasted_tokens": report.wasted_tokens,
+        "staleness": {str(age): ages[age] / len(report.ages) for age in sorted(ages)},
+    }
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if isinstance(v, int | float | str | bool)}
+
+
+def _print(rows: list[dict[str, Any]], assumed: dict[str, Any]) -> None:
+    print("assumed: " + ", ".join(f"{k} {v}" for k, v in _plain(assumed).items()))
+    head = ("scheduler", "s/step", "x sync", "tok/s", "trainer", "rollout", "staleness")
+    print("{:<18}{:>9}{:>8}{:>10}{:>9}{:>9}  {}".format(*head))
+    for row in rows:
+        ages = " ".join(f"{age}:{share:.0%}" for age, share in row["staleness"].items())
+        name, trains, plays = row["scheduler"], row["train_busy"], row["rollout_busy"]
+        speed = f"{row['step_s']:>9.2f}{row['times_sync']:>8.2f}{row['tokens_per_s']:>10.0f}"
+        print(f"{name:<18}{speed}{trains:>9.0%}{plays:>9.0%}  {ages}")
