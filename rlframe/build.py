@@ -86,11 +86,11 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
         sampling=sampling,
     )
     scorer = Scorer.from_config(config.reward)
-    check_rows("train", stream.dataset, config, algorithm, scorer, tokenizer)
     uri = config.data.validate
     held_out = open_dataset(uri, host, config.data) if uri else None
-    if held_out is not None:
-        check_rows("validate", held_out, config, algorithm, scorer, tokenizer)
+    for name, dataset in (("train", stream.dataset), ("validate", held_out)):
+        if dataset is not None:
+            check_rows(name, dataset, config, algorithm, scorer, tokenizer)
     validation = _validation_rows(config, held_out, tokenizer, sampling)
     cluster, groups, transfer = start_groups(config, algorithm, path, sampling)
     read = CountedTransfer(transfer)
@@ -99,13 +99,13 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
         undo.callback(transfer.close)
         undo.callback(cluster.close)
         here = CollectorParts(algorithm, tokenizer, scorer)
-        client = groups["rollout"].client() if "rollout" in groups else None
+        rollout = groups.get("rollout")
+        client = rollout.client() if rollout is not None else None
         spec = CollectorSpec.of(config, path, sampling.max_new_tokens, client, here)
         collector = CollectorClient.start(cluster, spec, algorithm.schema(), read)
         validator = _validator(config, collector, validation, groups, algorithm)
         callbacks = CallbackList.from_config(config.callback)
-        checkpoint = connect_checkpoint(config, groups)
-        if checkpoint is not None:
+        if (checkpoint := connect_checkpoint(config, groups)) is not None:
             undo.callback(checkpoint.close)
         parts = Parts(
             config=config,
@@ -118,7 +118,7 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
             checkpoint=checkpoint,
             recorder=_recorder(config, host, run_dir, callbacks, snapshots, validator),
             callbacks=callbacks,
-            rollout=groups.get("rollout"),
+            rollout=rollout,
             second=SecondData.of(config, host, algorithm, tokenizer, sampling.max_new_tokens),
         )
         undo.pop_all()

@@ -132,6 +132,14 @@ _DATAFLOW = (
     ),
     Component(
         "codec",
+    Component(
+        "transport",
+        "nixl",
+        "rlframe_plugins.transports.nixl:NixlTransport",
+        requires=("nixl",),
+        extra="nixl",
+        summary="weights read out of trainers' memory by NIXL (RDMA, TCP, shared memory)",
+    ),
         "delta",
         "rlframe_plugins.codecs.delta:DeltaCodec",
         summary="only the weights that changed, bit-exact",

@@ -144,6 +144,9 @@ class Strategy(ABC):
         """Bytes of :meth:`views` that exist beside the weights that are trained."""
         return 0
 
+    def release_views(self) -> None:
+        """Give that storage back, which nobody uses now; :meth:`views` makes it again."""
+
     def adapters(self) -> Adapters | None:
         """The low-rank adapters that are trained; None where the whole model is.
 

@@ -139,8 +139,8 @@ class Adapted(Passes):
         """Bytes of merged weights, which exist beside the trained ones."""
         return self._merged.nbytes if self._merged else 0
 
-    def forget_merged(self) -> None:
-        """Give the merged weights' storage back; :meth:`views` makes it again."""
+    def release_views(self) -> None:
+        """See :class:`Strategy`."""
         self._merged = None
 
     def whole_weights(self) -> Iterator[tuple[str, Tensor]]:

@@ -165,7 +165,7 @@ class TorchStrategy(Adapted):
 
     def _move(self, device: torch.device) -> None:
         self.move(self.module, device)
-        self.forget_merged()
+        self.release_views()
         if self.optimiser is not None:
             self.optimiser.move(self.stored_weights())
 

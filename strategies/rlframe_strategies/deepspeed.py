@@ -135,6 +135,7 @@ class DeepSpeedStrategy(TorchStrategy):
         options: dict[str, Any] = {
             "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": 1,
+            "gradient_clipping": 0.0,
             "zero_optimization": zero,
             "zero_allow_untested_optimizer": True,
             "zero_force_ds_cpu_optimizer": False,
@@ -168,6 +169,11 @@ class DeepSpeedStrategy(TorchStrategy):
         if self.engine is None:
             return super().run(inputs, computes, beside)
         out: dict[str, Tensor] = self.engine(inputs, computes, beside)
+        if self.config.zero == 3:
+            # One gather before the backward pass, whichever outputs the loss of this rank uses:
+            # DeepSpeed counts one an output, and wants the same order of gathers on all ranks.
+            trains = any(tensor.requires_grad for tensor in out.values())
+            self.module.applied_pre_backward_ref_cnt = int(trains)
         return out
 
     def backward(self, loss: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -142,7 +143,8 @@ class CausalLMEngine(ModelEngine):
 
     def hand_over(self, target: str, version: int) -> HandedOver:
         """See :class:`ModelEngine`."""
-        return self._hand_overs[target].publish(version)
+        done = self._hand_overs[target].publish(version)
+        return replace(done, extra_bytes=done.extra_bytes + self._strategy.extra_bytes)
 
     def listen_for_replicas(self, transport: Transport) -> Any:
         """See :class:`ModelEngine`."""
@@ -180,6 +182,8 @@ class CausalLMEngine(ModelEngine):
                 one.ready()
             else:
                 one.rest()
+        if phase != "generate" and any(one.gives_back for one in self._hand_overs.values()):
+            self._strategy.release_views()
 
     def save(self, directory: Path) -> None:
         """See :class:`ModelEngine`."""

@@ -55,6 +55,11 @@ class HandOver:
             return HandedOver()
         return HandedOver(mover.received, mover.extra_bytes + mover.staging_bytes)
 
+    @property
+    def gives_back(self) -> bool:
+        """Whether weights are given back after generation, not only a cache."""
+        return self._after in ("offload", "release")
+
     def rest(self) -> None:
         """Generation is over for now."""
         if self._after == "keep" or self._rests or self._version < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("megatron.core", reason="strategy 'megatron' needs megatron: make test-megatron")
+pytest.importorskip("megatron.core", reason="needs megatron-core: make test-megatron")
 
 from rlframe.testing.strategy_kit import StrategyKit
 from rlframe_strategies.megatron import shim
@@ -21,10 +21,12 @@ class MegatronKit(StrategyKit):
     __test__ = False
     strategy = "megatron"
     family = "qwen2"
+    padding = None
+    """A token among the others, whose embedding is not trained as transformers has it."""
 
     @pytest.fixture
     def path(self, tmp_path):
-        return write_model(tmp_path / "model", self.family)
+        return write_model(tmp_path / "model", self.family, pad_token_id=self.padding)
 
 
 class TestReplicas(MegatronKit):
@@ -47,6 +49,7 @@ class TestSequenceParallel(MegatronKit):
     """Two tensor-parallel ranks that share tokens out; norms of queries and keys."""
 
     __test__ = True
+    padding = 30
     worlds = (2,)
     family = "qwen3"
     options = {"tp": 2, "sequence_parallel": True}  # noqa: RUF012
@@ -56,6 +59,7 @@ class TestStages(MegatronKit):
     """Two stages, four layers, an embedding and a head of their own."""
 
     __test__ = True
+    padding = 5
     worlds = (2,)
     family = "llama"
     options = {"pp": 2}  # noqa: RUF012

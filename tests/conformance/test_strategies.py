@@ -32,3 +32,19 @@ class TestFsdpOptions(StrategyKit):
     strategy = "fsdp"
     worlds = (2,)
     options = {"reshard_after_forward": False}  # noqa: RUF012
+
+
+class TestFsdpTensorParallel(StrategyKit):
+    """Two shards of each of two tensor ranks, whose one key-value head is repeated."""
+
+    strategy = "fsdp"
+    worlds = (4,)
+    options = {"tp": 2}  # noqa: RUF012
+
+
+class TestFsdpContextParallel(StrategyKit):
+    """Two ranks share the tokens of the same rows."""
+
+    strategy = "fsdp"
+    worlds = (2,)
+    options = {"cp": 2}  # noqa: RUF012

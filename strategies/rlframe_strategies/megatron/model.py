@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rlframe_strategies.head import LogitMap
 from rlframe_strategies.megatron import shim
@@ -44,6 +44,12 @@ class Blueprint:
     def has_vocabulary(self) -> bool:
         """Whether the last stage ends in logits, not in a number."""
         return self.spec.kind in ("policy", "teacher")
+
+    @property
+    def padding(self) -> int | None:
+        """The padding token, if the model has one."""
+        found: int | None = self.original_config.get_text_config().pad_token_id
+        return found
 
     @property
     def fused(self) -> bool:
@@ -157,6 +163,8 @@ def _module(blueprint: Blueprint, config: Any, chunk: Chunk, number: int) -> Any
         rotary_base=arch.rope_theta,
         vp_stage=number if blueprint.parallel.sizes.vpp > 1 else None,
     )
+    if chunk.first and blueprint.padding is not None:
+        module.embedding.word_embeddings.register_forward_hook(_keep_padding(blueprint))
     frequencies = inverse_frequencies(blueprint.original_config, arch)
     module.rotary_pos_emb.inv_freq = frequencies.to(blueprint.device)
     if chunk.last and not blueprint.has_vocabulary:
@@ -169,6 +177,20 @@ def _module(blueprint: Blueprint, config: Any, chunk: Chunk, number: int) -> Any
             dtype=blueprint.dtype,
         )
     return module
+
+
+def _keep_padding(blueprint: Blueprint) -> Callable[..., Tensor]:
+    """The padding token's embedding gets no gradient as an input, as transformers has it."""
+    padding = blueprint.padding
+    peers, cut = blueprint.parallel.peers, blueprint.options.sequence_parallel
+
+    def hook(_: Any, args: tuple[Tensor], out: Tensor) -> Tensor:
+        is_padding = args[0] == padding
+        if cut:  # (S / tp, b, H), this rank's tokens
+            is_padding = is_padding.T.chunk(peers.size)[peers.rank]
+        return torch.where(is_padding[..., None], out.detach(), out)
+
+    return hook
 
 
 def _config(blueprint: Blueprint) -> Any:

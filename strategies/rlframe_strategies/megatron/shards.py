@@ -80,6 +80,10 @@ class Shards:
             for chunk in self._model.chunks:
                 chunk.start_param_sync(force_sync=True)
 
+    def buffers(self) -> list[Tensor]:
+        """The gradients of all of this rank's parameters."""
+        return [buffer.grad_data for chunk in self._model.chunks for buffer in chunk.buffers]
+
     def clear(self) -> None:
         """Zero the gradients."""
         for chunk in self._model.chunks:

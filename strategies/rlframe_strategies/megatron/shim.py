@@ -32,6 +32,8 @@ _MODULES = (
     "distributed",
     "optimizer",
 )
+_RENAMED = ("reduce_scatter_tensor", "all_gather_into_tensor", "_all_gather_base")
+"""Collectives of torch whose old names Megatron calls."""
 _MAKERS = ("zeros", "ones", "empty", "full", "tensor", "arange")
 """Functions that Megatron calls with device="cuda"."""
 
@@ -42,10 +44,11 @@ def importing_megatron() -> None:
     Raises ConfigError for a version that is not known.
     """
     logging.getLogger("megatron").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in _MODULES:
-            importlib.import_module(f"megatron.core.{name}")
+    warnings.filterwarnings("ignore", module=r"megatron\.core")
+    for name in _RENAMED:
+        warnings.filterwarnings("ignore", message=f".*torch.distributed.{name}. is deprecated")
+    for name in _MODULES:
+        importlib.import_module(f"megatron.core.{name}")
     version: str = sys.modules["megatron.core"].__version__
     if not version.startswith("0.19."):
         raise ConfigError(

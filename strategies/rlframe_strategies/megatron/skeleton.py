@@ -53,17 +53,17 @@ def skeleton_of(config: Any, spec: ModelSpec, dtype: torch.dtype) -> Skeleton:
 def fill_weights(
     source: str, layout: Layout, pieces: Iterable[Piece], views: Mapping[str, Tensor]
 ) -> set[str]:
-    """Copy this rank's pieces from a checkpoint's safetensors; the names that it lacks.
+    """Copy this rank's pieces from a checkpoint's safetensors; the names of the model it lacks.
 
     Raises ModelError where there is no such file, or a tensor has another shape.
     """
-    lacking: set[str] = set()
     with ExitStack() as stack:
         slices = _slices(source, stack)
+        saved_as = {n: n if n in slices else n.removeprefix("model.") for n in layout.params}
+        lacking = {name for name, saved in saved_as.items() if saved not in slices}
         for piece in pieces:
-            name = piece.name if piece.name in slices else piece.name.removeprefix("model.")
-            if name not in slices:
-                lacking.add(piece.name)
+            name = saved_as[piece.name]
+            if piece.name in lacking:
                 continue
             shape, saved = layout.params[piece.name].shape, slices[name].get_slice(name)
             if tuple(saved.get_shape()) != shape:

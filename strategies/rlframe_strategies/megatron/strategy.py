@@ -28,6 +28,7 @@ from rlframe_strategies.megatron.gathering import gather_weights, with_generatio
 from rlframe_strategies.megatron.model import Blueprint, build_model
 from rlframe_strategies.megatron.options import MegatronConfig
 from rlframe_strategies.megatron.parallel import Parallel, Sizes
+from rlframe_strategies.megatron.parking import Parking
 from rlframe_strategies.megatron.placing import megatron_layout
 from rlframe_strategies.megatron.schedule import Pipeline
 from rlframe_strategies.megatron.shards import ShardOptimiser, Shards, state_layout
@@ -90,7 +91,7 @@ class MegatronStrategy(Strategy):
         """Lay the model over the mesh, read this rank's part of the weights, make the optimiser."""
         if spec.model.lora.rank:
             raise ConfigError(_NO_LORA)
-        self.spec, options = spec, self.config
+        self.spec, options, self.parking = spec, self.config, Parking()
         if self.rank.threads:
             torch.set_num_threads(self.rank.threads)
         self.device = torch.device(self.rank.device)
@@ -270,6 +271,20 @@ class MegatronStrategy(Strategy):
         if self.rank.rank == 0:
             module = with_generation_config(self.skeleton.module, self.source)
             write_model(module, whole, self.source, self.original_config, directory)
+
+    def offload(self) -> None:
+        """Move weights and optimiser state to the host; nothing to do on a CPU."""
+        if self.device.type != "cpu":
+            self.parking.park(self.weights().values())
+            if self.optimiser is not None and self.shards is not None:
+                self.parking.park(self.shards.buffers(), keep=False)
+                state = self.optimiser.state().values()
+                self.parking.park(tensor for held in state for tensor in held.values())
+            torch.cuda.empty_cache()
+
+    def onload(self) -> None:
+        """The reverse of :meth:`offload`."""
+        self.parking.bring_back()
 
     def close(self) -> None:
         """Drop the model and leave the process groups."""

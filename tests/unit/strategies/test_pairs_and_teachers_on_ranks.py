@@ -11,8 +11,8 @@ from rlframe.fan_out import distribute
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.strategy import ModelSpec
 from rlframe.plan import plan_update
-from rlframe.protocol import DP_METRIC, Mesh
-from rlframe.testing.dist import run_ranks
+from rlframe.protocol import DP_METRIC
+from rlframe.testing.dist import RankError, run_ranks
 from rlframe.testing.models import tiny_model
 from rlframe_algorithms.distill import Distill
 from rlframe_algorithms.rm import RewardModel
@@ -22,14 +22,14 @@ from rlframe_strategies.fsdp import FSDPStrategy
 pytestmark = pytest.mark.dist
 
 
-def engine_for(rank, path, algorithm, role):
+def engine_for(rank, path, algorithm, role, options):
     optim = OptimConfig(name="sgd", lr=0.1) if role.trained else None
     engine = CausalLMEngine(rank)
     engine.setup(
         EngineSpec(
             role=role,
             model=ModelSpec(path, ModelConfig(path=path), role.model, optim, 10),
-            strategy=Selected("fsdp", "", FSDPStrategy.Config(), value=FSDPStrategy),
+            strategy=Selected("fsdp", "", FSDPStrategy.Config(**options), value=FSDPStrategy),
             algorithm=Selected("a", "", algorithm.config, value=type(algorithm)),
             tokens_per_microbatch=8,
         )
@@ -52,25 +52,26 @@ def batch_for(algorithm, rows):
     return Batch.from_columns(columns, schema=algorithm.schema())
 
 
-def update(rank, paths, algorithm, rows):
+def update(rank, paths, algorithm, rows, options):
     roles = algorithm.roles()
     engines = {
-        role.name: engine_for(rank, path, algorithm, role)
+        role.name: engine_for(rank, path, algorithm, role, options)
         for role, path in zip(roles, paths, strict=False)
     }
     policy = engines["policy"]
     policy.peers = engines
     batch = batch_for(algorithm, rows)
+    mesh = FSDPStrategy.mesh_of(FSDPStrategy.Config(**options), rank.world)
     plan = plan_update(
         batch.lengths("prompt_ids") + batch.lengths("response_ids"),
         np.asarray(batch["group_ids"]),
         epochs=2,
         minibatch_prompts=0,
         budget=8,
-        ranks=rank.world,
+        ranks=mesh.dp,
         atom_ids=algorithm.atoms(batch),
     )
-    share = distribute(DP_METRIC, Mesh(rank.world), (batch, plan))[rank.rank]
+    share = distribute(DP_METRIC, mesh, (batch, plan))[rank.rank]
     figures = policy.evaluate(*share.args) | policy.update(*share.args).metrics
     for engine in reversed(engines.values()):
         engine.close()
@@ -82,12 +83,25 @@ def update(rank, paths, algorithm, rows):
     [RewardModel(), Distill(), Distill(divergence="jsd", top_k=3)],
     ids=["rm", "whole", "top-k"],
 )
-@pytest.mark.parametrize(("world", "rows"), [(2, 6), (3, 2)])
-def test_figures_are_those_of_one_rank(tmp_path, algorithm, world, rows):
+@pytest.mark.parametrize(("world", "rows", "options"), [(2, 6, {}), (3, 2, {}), (2, 6, {"cp": 2})])
+def test_figures_are_those_of_one_rank(tmp_path, algorithm, world, rows, options):
     student = str(tiny_model(tmp_path / "student"))
     teacher = str(tiny_model(tmp_path / "teacher", "llama", seed=4))
     paths = [student, teacher]
-    (alone,) = run_ranks(update, 1, paths, algorithm, rows)
+    (alone,) = run_ranks(update, 1, paths, algorithm, rows, {})
     assert alone["grad_norm"] > 0
-    for seen in run_ranks(update, world, paths, algorithm, rows):
+    for seen in run_ranks(update, world, paths, algorithm, rows, options):
+        assert seen == pytest.approx(alone, rel=1e-4, abs=1e-6)
+
+
+def test_a_divergence_under_tensor_parallelism_is_refused(tmp_path):
+    paths = [str(tiny_model(tmp_path / name)) for name in ("student", "teacher")]
+    with pytest.raises(RankError, match="not computed where tensor parallelism cuts it"):
+        run_ranks(update, 2, paths, Distill(), 2, {"tp": 2})
+
+
+def test_pairs_under_tensor_parallelism(tmp_path):
+    path = str(tiny_model(tmp_path / "model"))
+    (alone,) = run_ranks(update, 1, [path], RewardModel(), 6, {})
+    for seen in run_ranks(update, 2, [path], RewardModel(), 6, {"tp": 2}):
         assert seen == pytest.approx(alone, rel=1e-4, abs=1e-6)
