@@ -125,14 +125,6 @@ _DATAFLOW = (
         summary="weights by gloo or NCCL from trainers to replicas",
     ),
     Component(
-        "codec",
-        "full",
-        "rlframe_plugins.codecs.full:FullCodec",
-        summary="every weight as it is",
-    ),
-    Component(
-        "codec",
-    Component(
         "transport",
         "nixl",
         "rlframe_plugins.transports.nixl:NixlTransport",
@@ -140,6 +132,14 @@ _DATAFLOW = (
         extra="nixl",
         summary="weights read out of trainers' memory by NIXL (RDMA, TCP, shared memory)",
     ),
+    Component(
+        "codec",
+        "full",
+        "rlframe_plugins.codecs.full:FullCodec",
+        summary="every weight as it is",
+    ),
+    Component(
+        "codec",
         "delta",
         "rlframe_plugins.codecs.delta:DeltaCodec",
         summary="only the weights that changed, bit-exact",
