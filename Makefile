@@ -53,7 +53,7 @@ test-deepspeed: $(DS_VENV)/.ops  ## tests of strategy deepspeed, in an environme
 
 MEGATRON := .venv-megatron
 MEGATRON_TESTS := tests/conformance/test_megatron.py tests/unit/strategies/megatron \
-	tests/e2e/test_megatron_runs.py
+	tests/e2e/test_megatron_runs.py tests/e2e/test_megatron_hybrid.py
 MEGATRON_PIP := $(MEGATRON)/bin/python -m pip install --quiet --disable-pip-version-check
 
 $(MEGATRON)/.installed: pyproject.toml constraints.txt

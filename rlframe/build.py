@@ -20,7 +20,7 @@ from rlframe.callbacks import CallbackList
 from rlframe.collector_client import CollectorClient
 from rlframe.collector_spec import CollectorParts, CollectorSpec
 from rlframe.config import Config
-from rlframe.connect import connect_checkpoint
+from rlframe.connect import connect_checkpoint, rollout_mesh
 from rlframe.data import PromptStream, open_dataset, read_rows, stop_token_ids
 from rlframe.errors import ConfigError
 from rlframe.host.host import PluginHost
@@ -222,7 +222,7 @@ def start_groups(
                 device=there.device,
                 max_prompt_tokens=config.data.max_prompt_tokens,
                 max_new_tokens=sampling.max_new_tokens,
-                mesh=placement.mesh_of["rollout"],
+                mesh=rollout_mesh(config, placement),
                 grouping=config.resharder.load().grouping,
             )
         groups = cluster.start(placement, specs, rollout, config, transfer)
