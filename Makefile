@@ -7,7 +7,7 @@ JOBS   ?= 2
 BENCHES := $(filter-out common mapper_measured,$(basename $(notdir $(wildcard benchmarks/*.py))))
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fit test test-deepspeed test-megatron lint types unit bench tiny-model clean help
+.PHONY: fit test test-deepspeed test-megatron test-transferqueue lint types unit bench tiny-model clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -65,6 +65,19 @@ $(MEGATRON)/.installed: pyproject.toml constraints.txt
 
 test-megatron: $(MEGATRON)/.installed  ## tests of strategy megatron, in an environment of their own
 	OMP_NUM_THREADS=1 $(MEGATRON)/bin/python -m pytest -n $(JOBS) -rs $(MEGATRON_TESTS) $(ARGS)
+
+TQ_VENV  := .venv-transferqueue
+TQ_TESTS := tests/conformance/test_transfers.py tests/e2e/test_transferqueue.py
+
+$(TQ_VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(TQ_VENV)/bin/python || $(PYTHON) -m venv $(TQ_VENV)
+	$(TQ_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -e '.[dev,transferqueue]'
+	touch $@
+
+# The package brings a folder named "tests", and Ray's dashboard: not beside what others test.
+test-transferqueue: $(TQ_VENV)/.installed  ## tests of transfer transferqueue, in an environment of their own
+	OMP_NUM_THREADS=1 $(TQ_VENV)/bin/python -m pytest -n $(JOBS) -rs $(TQ_TESTS) $(ARGS)
 
 bench: $(VENV)/.installed  ## run every benchmark (QUICK=1: the shortest runs); results go to benchmarks/results
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
