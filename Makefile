@@ -34,9 +34,8 @@ unit: $(VENV)/.installed  ## pytest: unit, conformance, contract and end-to-end 
 
 DS_VENV := .venv-deepspeed
 DS_ENV  := TORCH_EXTENSIONS_DIR=$(CURDIR)/$(DS_VENV)/extensions OMP_NUM_THREADS=1
-DS_TESTS := tests/conformance/test_deepspeed.py tests/unit/strategies/test_deepspeed.py \
-	tests/unit/strategies/test_deepspeed_files.py \
-	tests/unit/strategies/test_deepspeed_setup.py tests/e2e/test_deepspeed_runs.py
+DS_TESTS := tests/conformance/test_deepspeed.py tests/e2e/test_deepspeed_runs.py \
+	$(wildcard tests/unit/strategies/test_deepspeed*.py)
 
 $(DS_VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(DS_VENV)/bin/python || $(PYTHON) -m venv $(DS_VENV)
