@@ -106,6 +106,7 @@ class WorkerProcess:
 
     def name_slot(self, number: int, what: str) -> None:
         """What the numbered method is: "role.method"; see :mod:`.slots`."""
+        assert number not in self._slots, f"slot {number} is {self._slots[number]}"
         self._slots[number] = _named(what)
 
     def call_slot(self, number: int, args: tuple[Any, ...]) -> Any:

@@ -30,7 +30,7 @@ def _method(number: int) -> Callable[..., Any]:
 
 
 class Slots:
-    """The controller's side for one actor. Not for more threads than one."""
+    """The controller's side, one for each actor. Not for more threads than one."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
