@@ -7,7 +7,7 @@ JOBS   ?= 2
 BENCHES := $(filter-out common mapper_measured,$(basename $(notdir $(wildcard benchmarks/*.py))))
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fit test test-deepspeed test-megatron lint types unit bench tiny-model clean help
+.PHONY: fit test test-deepspeed test-megatron test-transferqueue lint types unit bench tiny-model clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -34,9 +34,8 @@ unit: $(VENV)/.installed  ## pytest: unit, conformance, contract and end-to-end 
 
 DS_VENV := .venv-deepspeed
 DS_ENV  := TORCH_EXTENSIONS_DIR=$(CURDIR)/$(DS_VENV)/extensions OMP_NUM_THREADS=1
-DS_TESTS := tests/conformance/test_deepspeed.py tests/unit/strategies/test_deepspeed.py \
-	tests/unit/strategies/test_deepspeed_files.py \
-	tests/unit/strategies/test_deepspeed_setup.py tests/e2e/test_deepspeed_runs.py
+DS_TESTS := tests/conformance/test_deepspeed.py tests/e2e/test_deepspeed_runs.py \
+	$(wildcard tests/unit/strategies/test_deepspeed*.py)
 
 $(DS_VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(DS_VENV)/bin/python || $(PYTHON) -m venv $(DS_VENV)
@@ -53,7 +52,7 @@ test-deepspeed: $(DS_VENV)/.ops  ## tests of strategy deepspeed, in an environme
 
 MEGATRON := .venv-megatron
 MEGATRON_TESTS := tests/conformance/test_megatron.py tests/unit/strategies/megatron \
-	tests/e2e/test_megatron_runs.py
+	tests/e2e/test_megatron_runs.py tests/e2e/test_megatron_hybrid.py
 MEGATRON_PIP := $(MEGATRON)/bin/python -m pip install --quiet --disable-pip-version-check
 
 $(MEGATRON)/.installed: pyproject.toml constraints.txt
@@ -65,6 +64,19 @@ $(MEGATRON)/.installed: pyproject.toml constraints.txt
 
 test-megatron: $(MEGATRON)/.installed  ## tests of strategy megatron, in an environment of their own
 	OMP_NUM_THREADS=1 $(MEGATRON)/bin/python -m pytest -n $(JOBS) -rs $(MEGATRON_TESTS) $(ARGS)
+
+TQ_VENV  := .venv-transferqueue
+TQ_TESTS := tests/conformance/test_transfers.py tests/e2e/test_transferqueue.py
+
+$(TQ_VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(TQ_VENV)/bin/python || $(PYTHON) -m venv $(TQ_VENV)
+	$(TQ_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -e '.[dev,transferqueue]'
+	touch $@
+
+# The package brings a folder named "tests", and Ray's dashboard: not beside what others test.
+test-transferqueue: $(TQ_VENV)/.installed  ## tests of transfer transferqueue, in an environment of their own
+	OMP_NUM_THREADS=1 $(TQ_VENV)/bin/python -m pytest -n $(JOBS) -rs $(TQ_TESTS) $(ARGS)
 
 bench: $(VENV)/.installed  ## run every benchmark (QUICK=1: the shortest runs); results go to benchmarks/results
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \

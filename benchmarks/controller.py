@@ -15,6 +15,7 @@ noisy machine disturbs them alike. 512 rows of 512 + 512 tokens lie in six colum
   Ray deserialises in the controller for each, and its peak memory over what it had before. Of what
   is made the controller is told the length of every row, which it plans with.
 
+Where a target is missed a profile says where our time goes, beside what Ray alone takes.
 Last, 8,192 sequences are dealt to 128 ranks (``benchmarks/fan_out.py`` says more).
 """
 
@@ -116,6 +117,7 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[st
         found: dict[str, list[float]] = {}
         for _ in range(arguments.rounds):
             one_turn(sides, arguments, found)
+        looked = sides["rlframe"].ask("profile", count=arguments.calls, times=arguments.times)
         scales = {
             n: [side.ask("scale", rows=ROWS * s) for s in SCALES] for n, side in sides.items()
         }
@@ -131,7 +133,11 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[st
         "scales": scales,
         "dealing": dealt,
     }
-    return results, targets(results)
+    found_targets = targets(results)
+    missed = [one["name"] for one in found_targets if not one["holds"]]
+    if missed:
+        results["profile"] = {"why": missed, **looked}
+    return results, found_targets
 
 
 def one_turn(

@@ -7,12 +7,11 @@ them to the longest one selected. Columns are added by stages; none is renamed o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDict
 from torch import Tensor
 
 from rlframe.batch_index import (
@@ -29,6 +28,9 @@ from rlframe.interfaces.transfer import Handle, LocalTransfer, TransferEngine
 from rlframe.ops.masked import local_total
 from rlframe.pack_columns import column_of, empty_column, pack_columns
 from rlframe.packed import Packed
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
 
 __all__ = ["Batch", "Columns"]
 

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDict
 
 from rlframe.columns import Schema
 from rlframe.pack_columns import LENGTH_OF, column_of
 from rlframe.packed import Packed
 
 if TYPE_CHECKING:
+    from tensordict import TensorDict
+
     from rlframe.batch import Batch
 
 __all__ = ["columns_of", "tensordict_of"]
@@ -22,6 +23,8 @@ _LENGTHS = {"P": "prompt_lengths", "R": "response_lengths"}
 
 def tensordict_of(batch: Batch, names: Sequence[str]) -> TensorDict:
     """Padded tensors of the numeric ones among ``names``, lengths (B,) and scalars (B,)."""
+    from tensordict import TensorDict
+
     chosen = [name for name in names if column_of(batch.schema, name).dtype != "object"]
     out: dict[str, Any] = {name: batch[name] for name in chosen}
     for axis, source in LENGTH_OF.items():

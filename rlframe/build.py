@@ -20,7 +20,7 @@ from rlframe.callbacks import CallbackList
 from rlframe.collector_client import CollectorClient
 from rlframe.collector_spec import CollectorParts, CollectorSpec
 from rlframe.config import Config
-from rlframe.connect import connect_checkpoint
+from rlframe.connect import connect_checkpoint, rollout_mesh
 from rlframe.data import PromptStream, open_dataset, read_rows, stop_token_ids
 from rlframe.errors import ConfigError
 from rlframe.host.host import PluginHost
@@ -35,11 +35,12 @@ from rlframe.metrics import validation_metrics
 from rlframe.model_scores import model_scores
 from rlframe.orchestrator import Orchestrator, Parts
 from rlframe.paths import load_tokenizer, resolve_model
+from rlframe.place import Place, find_place
 from rlframe.plan import plan_update
 from rlframe.record import Recorder
 from rlframe.requests import Row, Sampling
 from rlframe.rewards import Scorer
-from rlframe.roles import check_beside, roles_of
+from rlframe.roles import roles_of
 from rlframe.second_data import SecondData
 from rlframe.shared_base import with_shared_bases
 from rlframe.snapshot import SnapshotStore
@@ -63,18 +64,33 @@ class Built:
     snapshots: SnapshotStore
 
     def close(self) -> None:
-        """End workers and loops."""
+        """End workers and loops, each also where the end of another fails."""
         parts = self.orchestrator.parts
-        parts.collector.close()
-        if parts.checkpoint is not None:
-            parts.checkpoint.close()
-        self.cluster.close()
-        parts.transfer.close()
+        with ExitStack() as ends:
+            ends.callback(self.cluster.close)
+            ends.callback(parts.transfer.close)
+            if parts.checkpoint is not None:
+                ends.callback(parts.checkpoint.close)
+            ends.callback(parts.collector.close)
 
 
-def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
-    """Start every part of a run. Raises ConfigError, ModelError or DataError before training."""
+def build(config: Config, host: PluginHost, run_dir: Path, place: Place | None = None) -> Built:
+    """Start every part of a run. Raises ConfigError, ModelError or DataError before training.
+
+    ``place`` was found before; it is this run's, and closed with it.
+    """
     algorithm: Algorithm = config.algo.load()(config.algo.config)
+    place = place or find_place(config, algorithm)
+    with ExitStack() as undo:
+        undo.callback(place.cluster.close)
+        built = _build(config, host, run_dir, algorithm, place)
+        undo.pop_all()
+    return built
+
+
+def _build(
+    config: Config, host: PluginHost, run_dir: Path, algorithm: Algorithm, place: Place
+) -> Built:
     path = resolve_model(config.model.path)
     tokenizer = load_tokenizer(path)
     sampling = run_sampling(config, path, tokenizer)
@@ -92,17 +108,16 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
         if dataset is not None:
             check_rows(name, dataset, config, algorithm, scorer, tokenizer)
     validation = _validation_rows(config, held_out, tokenizer, sampling)
-    cluster, groups, transfer = start_groups(config, algorithm, path, sampling)
+    groups, transfer = start_groups(config, algorithm, path, sampling, place)
     read = CountedTransfer(transfer)
     snapshots = SnapshotStore(run_dir, config.run.keep)
     with ExitStack() as undo:
         undo.callback(transfer.close)
-        undo.callback(cluster.close)
         here = CollectorParts(algorithm, tokenizer, scorer)
         rollout = groups.get("rollout")
         client = rollout.client() if rollout is not None else None
         spec = CollectorSpec.of(config, path, sampling.max_new_tokens, client, here)
-        collector = CollectorClient.start(cluster, spec, algorithm.schema(), read)
+        collector = CollectorClient.start(place.cluster, spec, algorithm.schema(), read)
         validator = _validator(config, collector, validation, groups, algorithm)
         callbacks = CallbackList.from_config(config.callback)
         if (checkpoint := connect_checkpoint(config, groups)) is not None:
@@ -122,7 +137,7 @@ def build(config: Config, host: PluginHost, run_dir: Path) -> Built:
             second=SecondData.of(config, host, algorithm, tokenizer, sampling.max_new_tokens),
         )
         undo.pop_all()
-    return Built(Orchestrator(parts), cluster, snapshots)
+    return Built(Orchestrator(parts), place.cluster, snapshots)
 
 
 def _recorder(
@@ -200,19 +215,14 @@ def run_sampling(config: Config, path: str, tokenizer: Any) -> Sampling:
 
 
 def start_groups(
-    config: Config, algorithm: Algorithm, path: str, sampling: Sampling
-) -> tuple[Cluster, dict[str, WorkerGroup], Any]:
-    """The cluster, a group for each role of the algorithm and the rollout, and the transfer."""
-    cluster: Cluster = config.cluster.load()(config.cluster.config)
+    config: Config, algorithm: Algorithm, path: str, sampling: Sampling, place: Place
+) -> tuple[dict[str, WorkerGroup], Any]:
+    """A group for each role of the algorithm and the rollout, and the transfer."""
     temperature = sampling.temperature or 1.0
     specs = engine_specs(config, algorithm, temperature, sampling.max_new_tokens)
-    names = [*specs] if algorithm.offline else [*specs, "rollout"]
+    placement = place.placement
     transfer = config.transfer.load()(config.transfer.config)
     try:
-        cluster.await_pools(config.pools)
-        there = cluster.info()
-        placement = config.mapper.load()(config.mapper.config).place(names, config, there)
-        check_beside([spec.role for spec in specs.values()], placement.pool_of)
         specs = with_shared_bases(specs, config, placement)
         rollout = None
         if not algorithm.offline:
@@ -220,20 +230,19 @@ def start_groups(
                 path=str(path),
                 model=config.model,
                 seed=config.seed,
-                device=there.device,
+                device=place.info.device,
                 max_prompt_tokens=config.data.max_prompt_tokens,
                 max_new_tokens=sampling.max_new_tokens,
-                mesh=placement.mesh_of["rollout"],
+                mesh=rollout_mesh(config, placement),
                 grouping=config.resharder.load().grouping,
             )
-        groups = cluster.start(placement, specs, rollout, config, transfer)
+        groups = place.cluster.start(placement, specs, rollout, config, transfer)
         for role, spec in specs.items():
             groups[role].width = width_of(spec.model.path)
     except BaseException:
-        cluster.close()
         transfer.close()
         raise
-    return cluster, groups, transfer
+    return groups, transfer
 
 
 def _validation_rows(

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlframe.config import Config
     from rlframe.interfaces.checkpoint import CheckpointEngine
-    from rlframe.interfaces.cluster import WorkerGroup
+    from rlframe.interfaces.cluster import Placement, WorkerGroup
+    from rlframe.protocol import Mesh
 
-__all__ = ["connect_checkpoint"]
+__all__ = ["connect_checkpoint", "rollout_mesh"]
 
 
 def connect_checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any:
@@ -29,3 +30,16 @@ def connect_checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any
             engine.use_adapters(adapters)
     engine.prepare(plan, policy, rollout)
     return engine
+
+
+def rollout_mesh(config: Config, placement: Placement) -> Mesh:
+    """How the rollout engine itself lays generation over its pool, whatever the mapper counted on.
+
+    Raises ConfigError for sizes that do not divide.
+    """
+    pool = placement.pool_of["rollout"]
+    shared = placement.pool_of.get("policy") == pool
+    engine, options = config.rollout.load(), config.rollout.config
+    trained = placement.mesh_of["policy"] if shared else None
+    mesh: Mesh = engine.mesh_of(options, placement.pools[pool].size, trained)
+    return mesh

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -27,6 +28,7 @@ from rlframe.host.host import PluginHost
 from rlframe.inputs import check_rows
 from rlframe.metrics import validation_metrics
 from rlframe.paths import find_model, load_tokenizer, resolve_model
+from rlframe.place import find_place
 from rlframe.requests import Group, Row, Sampling
 from rlframe.rewards import Scorer
 
@@ -116,33 +118,32 @@ def evaluate(
     Raises ConfigError, DataError, ModelError, RewardError, SnapshotError.
     """
     find_model("model.path", config.model.path)
-    path = resolve_model(config.model.path)
-    tokenizer = load_tokenizer(path)
-    sampling = _sampling(run_sampling(config, path, tokenizer), options)
-    dataset = open_dataset(config.data.train, host, config.data)
-    scorer = Scorer.from_config(config.reward)
     algorithm = _Sampled()
-    check_rows("train", dataset, config, algorithm, scorer)
-    rows = list(
-        islice(read_rows(dataset, tokenizer, config.data, sampling=sampling), options.limit or None)
-    )
-    cluster, groups, transfer = start_groups(config, algorithm, path, sampling)
-    try:
+    with ExitStack() as ends:
+        place = find_place(config, algorithm)
+        ends.callback(place.cluster.close)
+        path = resolve_model(config.model.path)
+        tokenizer = load_tokenizer(path)
+        sampling = _sampling(run_sampling(config, path, tokenizer), options)
+        dataset = open_dataset(config.data.train, host, config.data)
+        scorer = Scorer.from_config(config.reward)
+        check_rows("train", dataset, config, algorithm, scorer)
+        drawn = read_rows(dataset, tokenizer, config.data, sampling=sampling)
+        rows = list(islice(drawn, options.limit or None))
+        groups, transfer = start_groups(config, algorithm, path, sampling, place)
+        ends.callback(transfer.close)
         if policy is not None:
             groups["policy"].call("load", policy).result()
-        connect_checkpoint(config, groups).publish(0)
+        checkpoint = connect_checkpoint(config, groups)
+        ends.callback(checkpoint.close)
+        checkpoint.publish(0)
         environment = config.env.load()(config.env.config, tokenizer)
         client = groups["rollout"].client()
         collector = Collector(algorithm, environment, scorer, client, config.seed)
-        try:
-            started = time.perf_counter()
-            played = _play(collector, rows, options.samples, say)
-            seconds = time.perf_counter() - started
-        finally:
-            collector.close()
-    finally:
-        cluster.close()
-        transfer.close()
+        ends.callback(collector.close)
+        started = time.perf_counter()
+        played = _play(collector, rows, options.samples, say)
+        seconds = time.perf_counter() - started
     if options.save is not None:
         _write(options.save, played)
     estimates, figures = summarise(played, options, config.seed)

@@ -123,9 +123,12 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
 
 
 def _run_in(place: RunPlace, config: Config, host: PluginHost) -> None:
-    from rlframe.build import build
+    from rlframe.place import find_place
 
-    built = build(config, host, place.path)
+    where = find_place(config, config.algo.load()(config.algo.config))
+    from rlframe.build import build  # loads large libraries: a wrong placement is told before
+
+    built = build(config, host, place.path, where)
     try:
         if place.snapshot is not None:
             restore(built, load_snapshot(place.snapshot))

@@ -88,7 +88,7 @@ class PickledRows:
         out = np.empty(len(wanted), object)
         for place, (begin, end) in enumerate(self.spans[wanted].tolist()):
             if begin not in made:
-                made[begin] = pickle.loads(self.data[begin:end])
+                made[begin] = pickle.loads(self.data[begin:end].data)
             out[place] = made[begin]
         return out
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from controller_profile import profile
 from controller_shared import (
     BACK,
     COLUMNS,
@@ -163,9 +164,12 @@ class Side:
 
         return timed(times, run)
 
+    def profile(self, count: int, times: int) -> dict[str, Any]:
+        return profile(self, count, times)
+
     def orders(self) -> dict[str, Any]:
         names = ("calls", "calls_in_flight", "round_trip", "one_column", "pull", "scale", "floor")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in (*names, "profile")}
 
 
 @contextmanager

@@ -95,6 +95,14 @@ _DATAFLOW = (
         summary="batch columns in Ray's object store, read by row where they lie",
     ),
     Component(
+        "transfer",
+        "transferqueue",
+        "rlframe_plugins.transfer.transferqueue:TransferQueueTransfer",
+        requires=("ray", "transfer_queue"),
+        extra="transferqueue",
+        summary="batch columns in the TransferQueue package, read by row and field",
+    ),
+    Component(
         "checkpoint",
         "hybrid",
         "rlframe_plugins.checkpoint.hybrid:HybridCheckpoint",

@@ -101,6 +101,12 @@ class Cluster(ABC):
     def info(self) -> ClusterInfo:
         """What there is to place on."""
 
+    def check(self, placement: Placement) -> None:
+        """Told the placement before anything large is loaded.
+
+        Raises ConfigError where :meth:`start` could not carry it out.
+        """
+
     @abstractmethod
     def start(
         self,

@@ -12,12 +12,36 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rlframe.opaque import bytes_of
 from rlframe.packed import Packed, ragged_take
 
-__all__ = ["CountedTransfer", "Handle", "LocalTransfer", "Produced", "TransferEngine"]
+__all__ = [
+    "CountedTransfer",
+    "Handle",
+    "LocalTransfer",
+    "Produced",
+    "RowRef",
+    "TransferEngine",
+    "travels",
+]
 
+_IN_HANDLE = 64
+"""Bytes a row up to which the values of a column without lengths travel in its handle."""
 _NUMBERS = itertools.count()
 """Blocks of this process."""
+
+
+def travels(column: Packed) -> bool:
+    """Whether an engine that stores blocks elsewhere had better leave a column in its handle."""
+    return column.lengths is None and bytes_of(column.values) <= _IN_HANDLE * len(column)
+
+
+class RowRef(ABC):
+    """A handle's ``ref`` that tells rows apart: for an engine that stores each by itself."""
+
+    @abstractmethod
+    def view(self, rows: NDArray[np.int64]) -> RowRef:
+        """A reference to just these of its rows, (n,)."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +73,7 @@ class Handle:
             lengths=None if self.lengths is None else self.lengths[rows],
             values=None if self.values is None else self.values[rows],
             starts=self._begins[rows],
+            ref=self.ref.view(rows) if isinstance(self.ref, RowRef) else self.ref,
         )
 
     @property
@@ -121,6 +146,12 @@ class TransferEngine(ABC):
     forgets: ClassVar[bool] = True
     """Whether a freed block cannot be read any more, even where a handle to it is left."""
     bytes_read: int = 0
+
+    def start(self) -> None:
+        """On the controller, once its cluster is there and pools have their places, before workers.
+
+        Raises ConfigError where the engine cannot work there.
+        """
 
     @abstractmethod
     def put(self, columns: Mapping[str, Packed]) -> dict[str, Handle]:

@@ -101,8 +101,8 @@ class ClusterKit:
             groups = cluster.start(placement, specs, None, config, transfer)
             yield Started(cluster, groups, transfer)
         finally:
-            cluster.close()
             transfer.close()
+            cluster.close()
 
     def placement(self, processes: bool) -> Placement:
         """Where the roles go."""

@@ -39,10 +39,11 @@ class TransferKit:
 
     @pytest.fixture
     def engine(self) -> Iterator[TransferEngine]:
-        """A fresh engine."""
+        """A fresh engine, as a controller has it."""
         values = {"transfer": {"name": self.transfer, **self.options}}
         config = load_config(PluginHost().load(), Asked(values=values)).config
         engine: TransferEngine = config.transfer.load()(config.transfer.config)
+        engine.start()
         yield engine
         engine.close()
 

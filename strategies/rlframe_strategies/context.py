@@ -210,8 +210,10 @@ class _Swap(torch.autograd.Function):
 
 
 class _Join(torch.autograd.Function):
-    """Outputs of all ranks by index. Each rank's loss is the whole one, so that its own gradients
-    are those of its own outputs."""  # noqa: D205, D209
+    """Outputs of all ranks by index.
+
+    Each rank's loss is the whole one, so that a rank keeps the gradients of its own outputs alone.
+    """
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, mine: Tensor, size: int, peers: Peers) -> Tensor:

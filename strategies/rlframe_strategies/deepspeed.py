@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DeepSpeedStrategy"]
 
+_WAITING = "applied_pre_backward_ref_cnt"
+"""DeepSpeed's count of the outputs of a module whose backward pass is to come."""
+
 
 class DeepSpeedStrategy(TorchStrategy):
     """Any number of data-parallel ranks, one included.
@@ -173,7 +176,7 @@ class DeepSpeedStrategy(TorchStrategy):
             # One gather before the backward pass, whichever outputs the loss of this rank uses:
             # DeepSpeed counts one an output, and wants the same order of gathers on all ranks.
             trains = any(tensor.requires_grad for tensor in out.values())
-            self.module.applied_pre_backward_ref_cnt = int(trains)
+            setattr(self.module, _WAITING, int(trains))
         return out
 
     def backward(self, loss: Tensor) -> None:

@@ -38,8 +38,7 @@ def styles_of(lm: Any, size: int) -> dict[str, str]:
         if style not in _KNOWN or (style in _LINEAR and type(module) is not nn.Linear):
             raise ConfigError(
                 f"strategy.tp={size}: {kind} wants '{style}' for '{name}' "
-                f"({type(module).__name__}), which fsdp does not do; use strategy.tp=1, or "
-                "--strategy megatron"
+                f"({type(module).__name__}), which fsdp does not do; use strategy.tp=1"
             )
         styles[name] = style
     return styles
@@ -56,6 +55,6 @@ def _check_heads(lm: Any, size: int) -> None:
             f"strategy.tp={size}: {kept} key-value heads cannot be shared or repeated evenly; "
             f"use a divisor or a multiple of {kept}"
         )
-    rows = -(-int(config.vocab_size) // size)
-    if rows * (size - 1) >= config.vocab_size:
-        raise ConfigError(f"strategy.tp={size}: a vocabulary of {config.vocab_size} is too small")
+    tokens = len(lm.get_input_embeddings().weight)
+    if -(-tokens // size) * (size - 1) >= tokens:
+        raise ConfigError(f"strategy.tp={size}: a vocabulary of {tokens} tokens is too small")

@@ -43,7 +43,7 @@ def rlframe_components() -> Sequence[Component]:
             "strategy",
             "megatron",
             "rlframe_strategies.megatron.strategy:MegatronStrategy",
-            requires=("megatron",),
+            requires=("megatron.core",),
             extra="megatron",
             summary="megatron-core: tensor, pipeline, sequence and data parallelism",
         ),

@@ -159,8 +159,10 @@ def _replace(lm: Any, styles: Mapping[str, str], peers: Peers) -> None:
 
 
 class _Shared:
-    """One copy of an input that several projections of a module read, so that its gradient is
-    summed over the ranks once."""  # noqa: D205, D209
+    """One copy of an input that several projections of a module read.
+
+    Its gradient is so summed over the ranks once.
+    """
 
     def __init__(self, parent: nn.Module, peers: Peers) -> None:
         self._peers = peers

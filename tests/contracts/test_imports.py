@@ -72,6 +72,17 @@ def test_light_commands_load_nothing_heavy(code):
     assert loaded & set(HEAVY) == set()
 
 
+def test_a_placement_that_cannot_fit_is_told_before_anything_large_is_loaded(tmp_path):
+    """These libraries take as long as all else until then; no Ray is started for it."""
+    if find_spec("ray") is None:
+        pytest.skip("no Ray")
+    words = ["fit", "--algo", "ppo", "--strategy", "fsdp", "--cluster", "ray", "run.name=run"]
+    words += ["pools.train.devices=4000", f"run.dir={tmp_path}"]
+    loaded = loaded_after(f"from rlframe.cli.main import main\nassert main({words}) == 2")
+    assert {"rlframe", "ray"} <= loaded
+    assert loaded & {"transformers", "tensordict", "datasets", "tokenizers"} == set()
+
+
 def test_the_probe_sees_what_is_loaded():
     assert "numpy" in loaded_after("import numpy")
 

@@ -82,7 +82,7 @@ def test_an_update_equals_that_of_one_process(form, inline, tmp_path):
 
 
 def test_it_learns_and_resumes(tmp_path):
-    """Tensor 2 x pipeline 2, a reference beside; the second half continues from a snapshot."""
+    """Training 2-2-1 (p-t-d), generation 1-2-2-1, checked; the second half from a snapshot."""
     model, questions = make_model(tmp_path / "m"), make_questions(tmp_path / "q.jsonl")
     data = {"train": f"jsonl:{questions}", "validate": f"jsonl:{questions}", "prompts_per_step": 8}
     given = options(tmp_path, model, questions, strategy=GRID, steps=3, optim={"lr": 0.03})
@@ -90,6 +90,8 @@ def test_it_learns_and_resumes(tmp_path):
     given |= {"data": data, "cluster": {"name": "ray"}, "pools": {"train": {"devices": 4}}}
     given |= {"seed": 1, "algo": {"name": "grpo", "samples_per_prompt": 8, "kl_coef": 0.001}}
     given["run"] = {"dir": str(tmp_path), "name": "run", "validate_every": 3, "save_every": 3}
+    given["rollout"] = {"name": "torch", "max_new_tokens": 4, "tensor_parallel": 2}
+    given["checkpoint"] = {"name": "hybrid", "verify": 1}
     first = rlframe.fit(**given)
     second = rlframe.fit(**{**given, "steps": 6, "resume": str(first.run_dir)})
     assert second.summary["status"] == "finished"

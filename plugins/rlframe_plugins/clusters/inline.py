@@ -57,6 +57,7 @@ class InlineCluster(Cluster):
         transfer: TransferEngine,
     ) -> dict[str, WorkerGroup]:
         """See :class:`Cluster`."""
+        transfer.start()
         rank = RankInfo(
             host=socket.gethostname(),
             device=self._device(),

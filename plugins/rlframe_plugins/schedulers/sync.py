@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rlframe.interfaces.loop import Metrics, Scheduler
-from rlframe.orchestrator import Orchestrator
+
+if TYPE_CHECKING:
+    from rlframe.orchestrator import Orchestrator
 
 __all__ = ["SyncScheduler"]
 

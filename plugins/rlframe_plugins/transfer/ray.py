@@ -18,14 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlframe.errors import BatchError
-from rlframe.interfaces.transfer import Handle, TransferEngine
-from rlframe.opaque import PickledRows, bytes_of
+from rlframe.interfaces.transfer import Handle, TransferEngine, travels
+from rlframe.opaque import PickledRows
 from rlframe.packed import Packed
 
 __all__ = ["RayTransfer"]
 
-_IN_HANDLE = 64
-"""Bytes a row up to which the values of a column without lengths travel in its handle."""
 _TOGETHER = 64 * 2**20
 """Bytes of columns that one object holds at most, where it holds several: an object costs
 messages, and a reader on another node fetches whole ones."""
@@ -143,8 +141,7 @@ class RayTransfer(TransferEngine):
         return BatchError("a block could not be read at first, and could be a moment later")
 
     def _describe(self, name: str, packed: Packed) -> Handle:
-        small = bytes_of(packed.values) <= _IN_HANDLE * len(packed)
-        with_handle = packed.lengths is None and small
+        with_handle = travels(packed)
         return Handle(
             key=f"{self._owner}/{next(self._count)}",
             column=name,

@@ -181,11 +181,11 @@ def _module(blueprint: Blueprint, config: Any, chunk: Chunk, number: int) -> Any
 
 def _keep_padding(blueprint: Blueprint) -> Callable[..., Tensor]:
     """The padding token's embedding gets no gradient as an input, as transformers has it."""
-    padding = blueprint.padding
+    padding = torch.tensor(blueprint.padding, device=blueprint.device)
     peers, cut = blueprint.parallel.peers, blueprint.options.sequence_parallel
 
     def hook(_: Any, args: tuple[Tensor], out: Tensor) -> Tensor:
-        is_padding = args[0] == padding
+        is_padding = args[0].eq(padding)
         if cut:  # (S / tp, b, H), this rank's tokens
             is_padding = is_padding.T.chunk(peers.size)[peers.rank]
         return torch.where(is_padding[..., None], out.detach(), out)

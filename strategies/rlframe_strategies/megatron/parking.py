@@ -46,4 +46,4 @@ class Parking:
 
 def _bytes(storage: torch.UntypedStorage) -> Tensor:
     flat = torch.empty(0, dtype=torch.uint8, device=storage.device)
-    return flat.set_(storage)  # type: ignore[call-overload, no-any-return]
+    return flat.set_(storage)

@@ -63,7 +63,10 @@ def install() -> None:
     Raises ConfigError on a machine with CUDA, where the real one is there.
     """
     if torch.cuda.is_available():
-        raise ConfigError("a strategy with CUDA in its process needs no stand-in for it")
+        raise ConfigError(
+            "cluster.device=cpu: where there is CUDA, strategy 'megatron' runs on it alone; set "
+            "cluster.device=auto, or take --strategy fsdp"
+        )
     importing_megatron()
     random: Any = sys.modules["megatron.core.tensor_parallel.random"]
     random._get_cuda_rng_state = _get_state

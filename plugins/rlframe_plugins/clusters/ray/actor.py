@@ -24,6 +24,7 @@ from rlframe.interfaces.transfer import Handle, Produced, TransferEngine
 from rlframe.packed import Packed
 from rlframe.worker import Worker
 from rlframe_plugins.clusters.ray.serving import Serving
+from rlframe_plugins.clusters.ray.slots import add_slots
 from rlframe_plugins.clusters.watchdog import all_stacks
 
 __all__ = ["Boot", "Reply", "Where", "WorkerActor", "WorkerProcess"]
@@ -75,6 +76,7 @@ class WorkerProcess:
             ship_file(path, contents)
         self._serving = Serving()
         self._worker: Worker | None = None
+        self._slots: dict[int, tuple[str, str]] = {}
 
     def __repr__(self) -> str:
         return self._label
@@ -101,6 +103,15 @@ class WorkerProcess:
     def run(self, what: str, *args: Any) -> Any:
         """Call a role's engine, ``what`` is "role.method"; what it returns."""
         return self._held.run(*_named(what), *args)
+
+    def name_slot(self, number: int, what: str) -> None:
+        """What the numbered method is: "role.method"; see :mod:`.slots`."""
+        assert number not in self._slots, f"slot {number} is {self._slots[number]}"
+        self._slots[number] = _named(what)
+
+    def call_slot(self, number: int, args: tuple[Any, ...]) -> Any:
+        """Call what was named so."""
+        return self._held.run(*self._slots[number], *args)
 
     def run_shared(self, what: str, args: tuple[Any, ...]) -> Any:
         """The same with arguments that several ranks share."""
@@ -203,5 +214,5 @@ for _group, _names in _BESIDE.items():
         _marked = ray.method(concurrency_group=_group)(vars(WorkerProcess)[_name])
         setattr(WorkerProcess, _name, _marked)
 
-WorkerActor = ray.remote(concurrency_groups={"side": 4, "streams": 8})(WorkerProcess)
+WorkerActor = ray.remote(concurrency_groups={"side": 4, "streams": 8})(add_slots(WorkerProcess))
 """The actor class; options are given where it is placed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,13 @@ from rlframe.interfaces.cluster import (
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.transfer import TransferEngine
-from rlframe_plugins.clusters.ray.nodes import Need, read_nodes, wait_for_room
+from rlframe_plugins.clusters.ray.nodes import (
+    Need,
+    Node,
+    check_fit,
+    read_nodes,
+    wait_for_room,
+)
 from rlframe_plugins.clusters.ray.session import Session, worker_environment
 
 __all__ = ["RayCluster"]
@@ -97,6 +104,20 @@ class RayCluster(Cluster):
             asked = [ResourcePool(name, p.nodes, p.devices) for name, p in pools.items()]
             wait_for_room(asked, self._need(), self.config.wait_s)
 
+    def check(self, placement: Placement) -> None:
+        """See :class:`Cluster`: each part of a pool needs a node; Ray is not started for that."""
+        import ray
+
+        pools = list(placement.pools.values())
+        if self.config.address or ray.is_initialized():
+            self._open()
+            wait_for_room(pools, self._need(), self.config.wait_s)
+            return
+        kind = "GPU" if self._device(local=True) == "cuda" else "CPU"
+        devices = self._local_devices()
+        here = Node("", socket.gethostname(), devices, devices)
+        check_fit(pools, [here], Need(kind, self.config.cpus))
+
     def start(
         self,
         placement: Placement,
@@ -113,6 +134,7 @@ class RayCluster(Cluster):
         need = self._need()
         self._crews = Crews(self.config, need, config, transfer, len(read_nodes(need)))
         self._crews.place(placement, nodes)
+        transfer.start()
         groups: dict[str, WorkerGroup] = self._crews.start(placement, engines, rollout)
         return groups
 

@@ -22,6 +22,7 @@ from rlframe_plugins.clusters.ray.actor import Reply, Where
 from rlframe_plugins.clusters.ray.answers import Answers
 from rlframe_plugins.clusters.ray.failures import Death, died_of, reason_of, translate
 from rlframe_plugins.clusters.ray.resolver import Resolver
+from rlframe_plugins.clusters.ray.slots import Slots
 
 __all__ = ["Bound", "Crew", "Member", "Sent"]
 
@@ -69,6 +70,8 @@ class Crew:
         self, name: str, members: Sequence[Member], resolver: Resolver, bound: Bound
     ) -> None:
         self.name, self.members = name, list(members)
+        self.slots = [Slots(member.actor) for member in members]
+        """By rank; only for what is sent in a call, one at a time."""
         self.failure: WorkerError | None = None
         self.fellows: list[Crew] = [self]
         """All crews of the cluster, whose stacks are shown when a call is late."""

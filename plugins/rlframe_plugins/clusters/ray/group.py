@@ -45,7 +45,6 @@ class RayGroup(WorkerGroup):
         self.role, self.mesh, self.crew, self._replicas = role, mesh, crew, replicas
         self._engine, self._transfer = engine, transfer
         self._rules: dict[str, Protocol] = {}
-        self._run = [member.actor.run for member in crew.members]
 
     def call(self, method: str, *args: Any) -> Future[Any]:
         """See :class:`WorkerGroup`."""
@@ -74,7 +73,7 @@ class RayGroup(WorkerGroup):
                 return Sent(stream.remote(what, *args), streamed=True)
             if common is not None:
                 return Sent(actor.run_shared.remote(what, common))
-            return Sent(self._run[member.rank].remote(what, *args))
+            return Sent(self.crew.slots[member.rank].call(what, args))
 
         def finish(answers: dict[int, Any]) -> Any:
             opened = {r: self._opened(answer, shares[r]) for r, answer in answers.items()}

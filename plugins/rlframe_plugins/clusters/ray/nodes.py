@@ -10,7 +10,7 @@ from typing import Any
 from rlframe.errors import ConfigError
 from rlframe.interfaces.cluster import ResourcePool
 
-__all__ = ["Need", "Node", "fit", "read_nodes", "wait_for_room"]
+__all__ = ["Need", "Node", "check_fit", "fit", "read_nodes", "wait_for_room"]
 
 _SETTLE_S = 5.0
 """How long resources of what has just ended may still be counted as used."""
@@ -79,6 +79,12 @@ def fit(
             room[best] -= pool.devices
             chosen[pool.name].append(best)
     return chosen
+
+
+def check_fit(pools: Sequence[ResourcePool], nodes: Sequence[Node], need: Need) -> None:
+    """Raises ConfigError where pools do not fit on nodes that nobody else uses."""
+    if fit(pools, nodes, free=False) is None:
+        raise ConfigError(_misfit(pools, nodes, need, False, 0.0))
 
 
 def wait_for_room(pools: Sequence[ResourcePool], need: Need, wait_s: float) -> dict[str, list[str]]:
