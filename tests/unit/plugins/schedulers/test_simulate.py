@@ -30,9 +30,6 @@ def test_schedulers_side_by_side(capsys):
 def test_a_table_with_its_assumptions(capsys):
     flags = "--steps 2 --prompts 2 --samples 1 --train-s 3"
     assert main(["simulate", *flags.split()]) == 0
-        main(["simulate", "--steps", "2", "--prompts", "2", "--samples", "1", "--train-s", "3"])
-        == 0
-    )
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("assumed: steps 2, prompts 2")
     assert "train_s 3.0" in lines[0]
