@@ -17,6 +17,8 @@ from torch import Tensor
 
 from rlframe.algorithm import Divergence
 from rlframe_strategies.head import LogitMap, add_product, chunks, make_logits
+from rlframe_strategies.outcomes import Outcomes
+from rlframe_strategies.vocabulary import Vocabulary
 
 __all__ = ["Beside", "Head", "token_divergence"]
 
@@ -38,7 +40,10 @@ class Beside:
 
 
 def token_divergence(
-    student: tuple[Tensor, Head], teacher: tuple[Tensor, Head], form: Divergence
+    student: tuple[Tensor, Head],
+    teacher: tuple[Tensor, Head],
+    form: Divergence,
+    vocabulary: Vocabulary | None = None,
 ) -> Tensor:
     """The divergence at each position, nats, float32: (N,).
 
@@ -48,7 +53,8 @@ def token_divergence(
     With p of the student and q of the teacher: "reverse-kl" is KL(p || q), "forward-kl" is
     KL(q || p), "jsd" is ``mix KL(q || m) + (1 - mix) KL(p || m)`` with ``m = mix q + (1 - mix) p``
     (GKD, 2306.13649). ``top_k`` tells the teacher's k most probable tokens apart and takes all
-    others together as one outcome: a lower bound that is exact for k = V.
+    others together as one outcome: a lower bound that is exact for k = V. With a ``vocabulary``
+    both heads are this rank's part of it.
     """
     (hidden, head), (other, other_head) = student, teacher
     fixed = _Fixed(
@@ -60,9 +66,10 @@ def token_divergence(
         ),
         head.logits,
         form,
+        Outcomes(vocabulary),
     )
     apply = cast("Callable[..., Tensor]", _TokenDivergence.apply)
-    return apply(hidden, head.weight, head.bias, fixed)
+    return apply(fixed.outcomes.share(hidden), head.weight, head.bias, fixed)
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,7 @@ class _Fixed:
     head: Head
     own: LogitMap
     form: Divergence
+    outcomes: Outcomes
 
 
 class _TokenDivergence(torch.autograd.Function):
@@ -81,10 +89,13 @@ class _TokenDivergence(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, fixed: _Fixed
     ) -> Tensor:
         out = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
-        for part in chunks(len(hidden), len(weight)):
-            log_p, _ = _log_softmax(hidden[part], Head(weight, bias, fixed.own))
-            log_q, _ = _log_softmax(fixed.hidden[part], fixed.head)
-            out[part] = _value(*_coarse(log_p, log_q, fixed.form)[:2], fixed.form)
+        outcomes = fixed.outcomes
+        for part in chunks(len(hidden), outcomes.widest(len(weight))):
+            log_p, _ = _log_softmax(hidden[part], Head(weight, bias, fixed.own), outcomes)
+            log_q, _ = _log_softmax(fixed.hidden[part], fixed.head, outcomes)
+            coarse_p, coarse_q, tokens = _coarse(log_p, log_q, fixed.form, outcomes)
+            terms = _terms(coarse_p, coarse_q, fixed.form)
+            out[part] = outcomes.sum(terms) if tokens is None else terms.sum(1)
         ctx.save_for_backward(hidden, weight, bias)
         ctx.fixed = fixed
         return out
@@ -96,10 +107,11 @@ class _TokenDivergence(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         grad_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
-        for part in chunks(len(hidden), len(weight)):
-            log_p, squashed = _log_softmax(hidden[part], Head(weight, bias, fixed.own))
-            log_q, _ = _log_softmax(fixed.hidden[part], fixed.head)
-            grad = _grad_logits(log_p, log_q, fixed.form).mul_(grads[0][part, None])
+        outcomes = fixed.outcomes
+        for part in chunks(len(hidden), outcomes.widest(len(weight))):
+            log_p, squashed = _log_softmax(hidden[part], Head(weight, bias, fixed.own), outcomes)
+            log_q, _ = _log_softmax(fixed.hidden[part], fixed.head, outcomes)
+            grad = _grad_logits(log_p, log_q, fixed.form, outcomes).mul_(grads[0][part, None])
             if squashed is not None:
                 grad *= (1 - squashed.square_()) * (fixed.own.scale / fixed.own.temperature)
             else:
@@ -119,21 +131,22 @@ class _TokenDivergence(torch.autograd.Function):
         )
 
 
-def _log_softmax(hidden: Tensor, head: Head) -> tuple[Tensor, Tensor | None]:
+def _log_softmax(hidden: Tensor, head: Head, outcomes: Outcomes) -> tuple[Tensor, Tensor | None]:
     """(c, V) log-probabilities, and the tanh that capped the logits."""
     logits, squashed = make_logits(hidden, head.weight, head.bias, head.logits)
-    return logits.log_softmax(1), squashed
+    return outcomes.normalise(logits), squashed
 
 
-def _coarse(log_p: Tensor, log_q: Tensor, form: Divergence) -> tuple[Tensor, Tensor, Tensor | None]:
+def _coarse(
+    log_p: Tensor, log_q: Tensor, form: Divergence, outcomes: Outcomes
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Both as (c, K) log-probabilities of the outcomes told apart; their tokens (c, K - 1)."""
-    if not form.top_k or form.top_k >= log_q.shape[1]:
+    if not form.top_k or form.top_k >= outcomes.size(log_q.shape[1]):
         return log_p, log_q, None
-    tokens = log_q.topk(form.top_k, dim=1).indices
+    tokens = outcomes.top(log_q, form.top_k)
 
     def gathered(logs: Tensor) -> Tensor:
-        rest = logs.scatter(1, tokens, -torch.inf).logsumexp(1, keepdim=True)
-        return torch.cat([logs.gather(1, tokens), rest], 1)
+        return torch.cat([outcomes.pick(logs, tokens), outcomes.rest(logs, tokens)], 1)
 
     return gathered(log_p), gathered(log_q), tokens
 
@@ -143,12 +156,13 @@ def _log_mixture(log_p: Tensor, log_q: Tensor, mix: float) -> Tensor:
 
 
 def _kl(log_a: Tensor, log_b: Tensor) -> Tensor:
-    """KL(a || b), (c,); an outcome without probability under a adds nothing."""
+    """Terms of KL(a || b), (c, K); an outcome without probability under a adds nothing."""
     term = log_a.exp() * (log_a - log_b)
-    return torch.where(log_a == -torch.inf, 0.0, term).sum(1)
+    return torch.where(log_a == -torch.inf, 0.0, term)
 
 
-def _value(log_p: Tensor, log_q: Tensor, form: Divergence) -> Tensor:
+def _terms(log_p: Tensor, log_q: Tensor, form: Divergence) -> Tensor:
+    """What each outcome adds, (c, K)."""
     if form.kind == "reverse-kl":
         return _kl(log_p, log_q)
     if form.kind == "forward-kl":
@@ -157,7 +171,7 @@ def _value(log_p: Tensor, log_q: Tensor, form: Divergence) -> Tensor:
     return form.mix * _kl(log_q, mixture) + (1 - form.mix) * _kl(log_p, mixture)
 
 
-def _grad_logits(log_p: Tensor, log_q: Tensor, form: Divergence) -> Tensor:
+def _grad_logits(log_p: Tensor, log_q: Tensor, form: Divergence, outcomes: Outcomes) -> Tensor:
     """Gradient at the student's (c, V) logits.
 
     Where g is the derivative by an outcome's probability, it is ``p (g - sum p g)``: g is
@@ -165,20 +179,20 @@ def _grad_logits(log_p: Tensor, log_q: Tensor, form: Divergence) -> Tensor:
     over the outcomes cancels). All tokens of the last outcome share its g. For forward-kl it is
     ``p - q`` with the last outcome's q shared out by p.
     """
-    coarse_p, coarse_q, tokens = _coarse(log_p, log_q, form)
+    coarse_p, coarse_q, tokens = _coarse(log_p, log_q, form, outcomes)
     if form.kind == "forward-kl":
         if tokens is None:
             return log_p.exp() - log_q.exp()
         shared = log_p + (coarse_q[:, -1:] - coarse_p[:, -1:])
-        return log_p.exp() - shared.scatter(1, tokens, coarse_q[:, :-1]).exp()
+        return log_p.exp() - outcomes.put(shared, tokens, coarse_q[:, :-1]).exp()
     if form.kind == "reverse-kl":
         g = coarse_p - coarse_q
     else:
         g = (1 - form.mix) * (coarse_p - _log_mixture(coarse_p, coarse_q, form.mix))
     possible = coarse_p != -torch.inf
     g = torch.where(possible, g, 0.0)
-    mean = (coarse_p.exp() * g).sum(1, keepdim=True)
+    weighted = coarse_p.exp() * g
     if tokens is None:
-        return log_p.exp() * (g - mean)
-    each = g[:, -1:].expand_as(log_p).scatter(1, tokens, g[:, :-1])
-    return log_p.exp() * (each - mean)
+        return log_p.exp() * (g - outcomes.sum(weighted)[:, None])
+    each = outcomes.put(g[:, -1:].expand_as(log_p), tokens, g[:, :-1])
+    return log_p.exp() * (each - weighted.sum(1, keepdim=True))

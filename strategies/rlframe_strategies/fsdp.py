@@ -172,11 +172,11 @@ class FSDPStrategy(TorchStrategy):
 
     def full(self, parameter: Tensor) -> Tensor:
         """Gather a parameter."""
-        whole: Tensor = parameter.detach().full_tensor()  # type: ignore[attr-defined]
+        mine = _gathered(parameter)
         if self.tensor is None:
-            return whole
+            return mine
         name = next(n for n, p in self.module.named_weights() if p is parameter)
-        return self.tensor.whole(name, whole)
+        return self.tensor.whole(name, mine)
 
     def layout(self) -> Layout:
         """Rows of the first dimension of each tensor rank's part, shard by shard."""
@@ -215,15 +215,25 @@ class FSDPStrategy(TorchStrategy):
         return self.group.reduce(values, op, self.grid.data)
 
     def attach(self, other: Strategy, form: Divergence) -> None:
-        """See the base. Raises ConfigError under tensor parallelism, which cuts both heads."""
+        """See the base. Raises ConfigError where the other's vocabulary is cut otherwise."""
         theirs = other.sizes.tp if isinstance(other, FSDPStrategy) else 1
-        if max(self.sizes.tp, theirs) > 1:
+        if self.sizes.tp != theirs:
             raise ConfigError(
-                "strategy.tp: the divergence over the whole vocabulary is not computed where "
-                "tensor parallelism cuts it: use strategy.tp=1, or the method's form on sampled "
-                "tokens"
+                f"strategy.tp={self.sizes.tp}: role '{form.role}' has {theirs}, but both must cut "
+                f"the vocabulary alike; set roles.{form.role}.strategy.tp={self.sizes.tp}"
             )
         super().attach(other, form)
+
+    def tokens(self) -> int:
+        """See the base."""
+        cut = self.module.vocabulary
+        return super().tokens() if cut is None else cut.size
+
+    def head(self) -> tuple[Tensor, Tensor | None]:
+        """See the base; of a vocabulary that is cut, this rank's part."""
+        head = self.module.lm.get_output_embeddings()
+        bias = getattr(head, "bias", None)
+        return _gathered(head.weight), None if bias is None else _gathered(bias)
 
     @property
     def collective(self) -> bool:
@@ -240,3 +250,9 @@ def _sharded(module: LanguageModel) -> list[FSDPModule]:
     from torch.distributed.fsdp import FSDPModule
 
     return [part for part in module.modules() if isinstance(part, FSDPModule)]
+
+
+def _gathered(parameter: Tensor) -> Tensor:
+    """A tensor rank's whole part of a parameter; its shards take part."""
+    part: Tensor = parameter.detach().full_tensor()  # type: ignore[attr-defined]
+    return part

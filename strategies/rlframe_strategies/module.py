@@ -143,7 +143,9 @@ class LanguageModel(nn.Module):
             out["entropy"] = entropy
         if beside is not None:
             own = Head(head.weight, head.bias, self.logits)
-            out["divergence"] = token_divergence((states, own), beside.teacher, beside.form)
+            out["divergence"] = token_divergence(
+                (states, own), beside.teacher, beside.form, self.vocabulary
+            )
         return out
 
     def _logprobs(

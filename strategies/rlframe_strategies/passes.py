@@ -98,7 +98,7 @@ class Passes(Strategy):
         """See :class:`Strategy`."""
         if not isinstance(other, Passes):
             raise ConfigError(f"role '{form.role}' must have a strategy of the policy's kind")
-        ours, theirs = (len(one.head()[0]) for one in (self, other))
+        ours, theirs = self.tokens(), other.tokens()
         if ours != theirs:
             raise ModelError(
                 f"the models have {ours} and {theirs} tokens: role '{form.role}' must have the "
@@ -106,8 +106,12 @@ class Passes(Strategy):
             )
         self._other, self._form = other, form
 
+    def tokens(self) -> int:
+        """Tokens of the language model's vocabulary; every rank takes part."""
+        return len(self.head()[0])
+
     def head(self) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of the language model's head, whole; every rank takes part."""
+        """Weight and bias of the language model's head; every rank takes part."""
         head = self.module.lm.get_output_embeddings()
         bias = getattr(head, "bias", None)
         return self.full(head.weight), None if bias is None else self.full(bias)

@@ -80,8 +80,9 @@ class TensorParallel:
         head = module.lm.get_output_embeddings()
         weight = getattr(head, "weight", None)
         if weight is not None:
-            piece = self._pieces[names[id(weight)]]
-            module.vocabulary = Vocabulary(self.peers, piece.box.offset[0])
+            name = names[id(weight)]
+            low, size = self._pieces[name].box.offset[0], self.layout.params[name].shape[0]
+            module.vocabulary = Vocabulary(self.peers, low, size)
 
     # --- gradients and whole tensors ------------------------------------------------------------
 

@@ -24,13 +24,14 @@ __all__ = ["Vocabulary", "vocabulary_logprobs"]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """This rank's part begins at token ``low``; its ``peers`` have the others."""
+    """This rank's part of ``size`` tokens begins at ``low``; its ``peers`` have the others."""
 
     peers: Peers
     low: int
+    size: int
 
     def own(self, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Labels (N,) as rows of this rank's part, 0 where they are not in it; whether they are."""
+        """Tokens as rows of this rank's part, 0 where they are not in it; whether they are."""
         rows = labels - self.low
         inside = (rows >= 0) & (rows < count)
         return rows.masked_fill(~inside, 0), inside

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from unittest import mock
 
 import pytest
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from rlframe.algorithm import Divergence
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.testing.dist import join, run_ranks
 from rlframe_strategies import head
+from rlframe_strategies.divergence import Head, token_divergence
 from rlframe_strategies.head import LogitMap, token_logprobs
 from rlframe_strategies.peers import Peers
 from rlframe_strategies.vocabulary import Vocabulary, vocabulary_logprobs
@@ -48,7 +51,7 @@ def part(rank: RankInfo, logits: LogitMap, bias: bool, entropy: bool) -> list[Te
     peers = Peers(dist.group.WORLD, rank.world, rank.rank)
     with mock.patch.object(head, "_MIN_CHUNK", 1), mock.patch.object(head, "_MAX_CHUNK", 4):
         found = vocabulary_logprobs(
-            leaves[0], (leaves[1], mine), labels, logits, Vocabulary(peers, low), entropy=entropy
+            leaves[0], (leaves[1], mine), labels, logits, Vocabulary(peers, low, V), entropy=entropy
         )
         loss(found).backward()
     results = [t.detach() for t in found if t is not None]
@@ -85,6 +88,59 @@ def test_values_and_gradients_are_those_of_the_whole_head(
         torch.testing.assert_close(joined, wanted[index], rtol=1e-5, atol=1e-5)
 
 
+FORMS = [
+    Divergence("teacher", kind, top_k, 0.3)
+    for kind in ("reverse-kl", "forward-kl", "jsd")
+    for top_k in (0, 5)
+]
+
+
+def divergence(
+    leaves: Sequence[Tensor], heads: Sequence[Head], form: Divergence, cut: Vocabulary | None
+) -> Tensor:
+    found = token_divergence((leaves[0], heads[0]), (leaves[1], heads[1]), form, cut)
+    up = torch.randn(N, generator=torch.Generator().manual_seed(1))
+    (found * up).sum().backward()
+    return found.detach()
+
+
+def models() -> tuple[list[Tensor], list[Tensor]]:
+    """Hidden states of a student and a teacher, and their heads."""
+    g = torch.Generator().manual_seed(2)
+    states = [torch.randn(N, width, generator=g) for width in (H, 4)]
+    return states, [torch.randn(V, width, generator=g) for width in (H, 4)]
+
+
+def diverge(rank: RankInfo, form: Divergence) -> list[Tensor]:
+    join(rank)
+    states, weights = models()
+    size = -(-V // rank.world)
+    low = rank.rank * size
+    mine = [weight[low : low + size].clone() for weight in weights]
+    leaves = [states[0].requires_grad_(), states[1]]
+    heads = [Head(weight, None, LogitMap(temperature=0.7)) for weight in mine]
+    mine[0].requires_grad_()
+    cut = Vocabulary(Peers(dist.group.WORLD, rank.world, rank.rank), low, V)
+    with mock.patch.object(head, "_MIN_CHUNK", 1), mock.patch.object(head, "_MAX_CHUNK", 4):
+        found = divergence(leaves, heads, form, cut)
+    dist.barrier()
+    return [found, *gradients(leaves[0], mine[0])]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_divergences_and_their_gradients_are_those_of_whole_heads(form: Divergence) -> None:
+    states, weights = models()
+    leaves = [states[0].requires_grad_(), states[1]]
+    weights[0].requires_grad_()
+    heads = [Head(weight, None, LogitMap(temperature=0.7)) for weight in weights]
+    wanted = [divergence(leaves, heads, form, None), *gradients(leaves[0], weights[0])]
+    seen = run_ranks(diverge, 4, form)
+    for rank in seen:
+        torch.testing.assert_close(rank[:2], wanted[:2], rtol=1e-5, atol=1e-5)
+    joined = torch.cat([rank[2] for rank in seen])
+    torch.testing.assert_close(joined, wanted[2], rtol=1e-5, atol=1e-5)
+
+
 def traffic(rank: RankInfo) -> tuple[int, int]:
     """Most elements of one collective, forward and backward."""
     join(rank)
@@ -102,7 +158,7 @@ def traffic(rank: RankInfo) -> tuple[int, int]:
 
     low = 7 * rank.rank
     mine = weight[low : low + 7].clone().requires_grad_()
-    vocabulary = Vocabulary(Counted(dist.group.WORLD, 2, rank.rank), low)
+    vocabulary = Vocabulary(Counted(dist.group.WORLD, 2, rank.rank), low, V)
     states = hidden.requires_grad_()
     loss(vocabulary_logprobs(states, (mine, None), labels, LogitMap(), vocabulary, entropy=True))
     forward = max(sent)
