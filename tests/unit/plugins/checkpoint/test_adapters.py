@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,14 @@ from rlframe.interfaces.strategy import ModelSpec, RankInfo
 from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece, strides
 from rlframe.protocol import Mesh
 from rlframe.storage import local_view
+from rlframe.testing.dist import run_ranks
 from rlframe.testing.models import random_micro, tiny_model
+from rlframe_plugins.checkpoint.adapters import AdapterSync
 from rlframe_plugins.checkpoint.transport import TransportCheckpoint
 from rlframe_plugins.resharders.zero_redundancy import ZeroRedundancy
+from rlframe_plugins.transports.collective import CollectiveTransport
 from rlframe_strategies.engine import CausalLMEngine
+from rlframe_strategies.fsdp import FSDPStrategy
 from rlframe_strategies.single import SingleStrategy
 
 
@@ -106,11 +112,7 @@ class Pools:
         self.engine.prepare(plan, self.trainers, self.targets)
 
     def train(self) -> None:
-        def loss(out: Output, micro: Any) -> torch.Tensor:
-            total: torch.Tensor = (out.logprobs * micro["weights"]).sum()
-            return total
-
-        self.strategy.forward_backward([random_micro()], ("logprobs",), loss)
+        self.strategy.forward_backward([random_micro()], ("logprobs",), _loss)
         self.strategy.step(1.0)
 
     def agree(self) -> bool:
@@ -200,3 +202,83 @@ def test_adapters_without_a_base_are_refused(path: Path) -> None:
     with pytest.raises(SyncError, match="no base"):
         pools.replicas[0].fetch_adapters(None, None, None, 1, [])  # type: ignore[arg-type]
     pools.engine.close()
+
+
+# --- sharded trainers, and a replica that meets them in collectives -----------------------------
+
+
+def side_of(rank: RankInfo, path: Path) -> Any:
+    """A trainer's shard, or a replica."""
+    model = ModelConfig(path=str(path), lora=LoraConfig(rank=3))
+    if rank.rank == 2:
+        return Replica(None, RolloutSpec("", model))
+    engine = CausalLMEngine(replace(rank, world=2))
+    engine._own = strategy = FSDPStrategy(FSDPStrategy.Config(), engine.rank)
+    strategy.build(ModelSpec(str(path), model, optim=OptimConfig(lr=0.1), optim_steps=9))
+    return engine
+
+
+def exchanged(rank: RankInfo, path: Path, folder: Path, versions: int) -> bool:
+    """Ranks 0 and 1 train shards, rank 2 serves; what it serves is compared bit by bit."""
+    trains, side = rank.rank < 2, side_of(rank, path)
+    config = TransportCheckpoint.Config(transport="collective", timeout_s=60.0)
+    both = (CollectiveTransport(config), CollectiveTransport(config))
+    for name, transport in zip(("base", "low"), both, strict=True):
+        transport.key = name
+    if rank.rank == 0:
+        known = [one.listen(RankInfo(0, 2)) for one in both]
+        _write(folder / "known", (known, side.layout(), side.adapters()))
+    known, source, adapters = _read(folder / "known")
+    for address, transport in zip(known, both, strict=True):
+        transport.connect(address)
+    layouts = TransportCheckpoint(config).layouts(source, Layout.full(source.params, 1))
+    plan = ZeroRedundancy(ZeroRedundancy.Config()).plan(*layouts)
+    sync = AdapterSync(adapters, plan, both, Group("policy", [0, 1]), Group("rollout", [2]))
+
+    def exchange(_: Any, stage: Any, fetch: Any, late: bool) -> int:
+        name, *args = stage if trains else (*fetch, [], late)
+        return getattr(side, name)(*args) or 0
+
+    same = True
+    for version in range(1, versions + 1):
+        if trains:
+            side._own.forward_backward([random_micro(seed=rank.rank)], ("logprobs",), _loss)
+            side._own.step(1.0)
+            whole = dict(side._own.whole_weights())
+        sync.move(version, exchange, full=version == 1)
+        if rank.rank == 0:
+            _write(folder / f"weights-{version}", whole)
+        if not trains:
+            side.flip_weights(version)
+            whole = _read(folder / f"weights-{version}")
+            same &= all(torch.equal(side.shown[name], tensor) for name, tensor in whole.items())
+    _leave(folder, rank.rank)
+    return same
+
+
+def _leave(folder: Path, rank: int) -> None:
+    """Rank 0 serves the stores: it leaves after all others (the harness bounds the wait)."""
+    (folder / f"left-{rank}").touch()
+    while rank == 0 and any(not (folder / f"left-{r}").exists() for r in (1, 2)):
+        time.sleep(0.01)
+
+
+def _loss(out: Output, micro: Any) -> torch.Tensor:
+    total: torch.Tensor = (out.logprobs * micro["weights"]).sum()
+    return total
+
+
+def _write(path: Path, value: Any) -> None:
+    torch.save(value, path.with_suffix(".new"))
+    path.with_suffix(".new").rename(path)
+
+
+def _read(path: Path) -> Any:
+    while not path.exists():  # the harness bounds the wait
+        time.sleep(0.01)
+    return torch.load(path, weights_only=False)
+
+
+@pytest.mark.dist
+def test_shards_and_collectives_give_the_exact_weights(path: Path, tmp_path: Path) -> None:
+    assert run_ranks(exchanged, 3, path, tmp_path, 3) == [True] * 3
