@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,8 @@ class CollectiveTransport(Transport):
     ) -> Any:
         """See :class:`Transport`; sends, and returns once every replica has it."""
         device = next(iter(views.values())).device
-        self._run(self._mover(plan, rank, device), views, version)
+        with self._told(version):
+            self._mover(plan, rank, device).run(views)
         return None
 
     def fetch(
@@ -62,24 +64,21 @@ class CollectiveTransport(Transport):
         """See :class:`Transport`."""
         import torch
 
-        mover = self._mover(plan, rank, torch.device("cpu"))
-        if base is None:
-            mover.release()
-        tensors = self._run(mover, {}, version, base)
+        with self._told(version):
+            mover = self._mover(plan, rank, torch.device("cpu"))
+            if base is None:
+                mover.release()
+            # What serves stays as it is; the storage of the version before that is used again.
+            tensors = mover.run({}, None if base is None else base.tensors)
         if not self.config.keep_memory:
             mover.release()
         return FetchedWeights(tensors, mover.received)
 
-    def _run(
-        self,
-        mover: Mover,
-        views: Mapping[str, Tensor],
-        version: int,
-        base: BaseWeights | None = None,
-    ) -> dict[str, Tensor]:
-        """What serves stays as it is; the storage of the version before that is used again."""
+    @contextlib.contextmanager
+    def _told(self, version: int) -> Iterator[None]:
+        """Raise SyncError where ranks do not meet, or one goes; the next exchange meets anew."""
         try:
-            return mover.run(views, None if base is None else base.tensors)
+            yield
         except RuntimeError as error:
             _movers.pop(self.key, None)
             raise SyncError(

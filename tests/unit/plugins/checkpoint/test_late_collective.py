@@ -1,0 +1,76 @@
+"""Collectives meet anew under another key: after a failure, and for a replica that started late."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlframe.errors import SyncError
+from rlframe.interfaces.strategy import RankInfo
+from rlframe.layout import Layout
+from rlframe.testing.dist import run_ranks
+from rlframe_plugins.transports import collective
+from rlframe_plugins.transports.collective import CollectiveTransport
+from tests.unit.plugins.checkpoint.test_transport import (
+    PARAMS,
+    RESHARDERS,
+    SOURCE,
+    FakeTrainer,
+    of,
+    weights,
+)
+
+
+def meeting(rank: int, folder: Path, key: str, timeout_s: float) -> CollectiveTransport:
+    """Where rank 0 listens for this key."""
+    transport = CollectiveTransport(of(folder, "collective", timeout_s=timeout_s).config)
+    transport.key = key
+    address = folder / key
+    if rank == 0:
+        host, port = transport.listen(RankInfo(0, 2, host="localhost"))
+        address.with_suffix(".new").write_text(f"{host} {port}")
+        address.with_suffix(".new").rename(address)
+    while not address.exists():
+        time.sleep(0.01)
+    host, port = address.read_text().split()
+    transport.connect((host, int(port)))
+    return transport
+
+
+def rounds(rank: RankInfo, folder: Path) -> list[str]:
+    """Ranks 0 and 1 train, 2 and 3 serve; in the second round rank 3 does not come."""
+    engine = of(folder, "collective")
+    plan = RESHARDERS[0].plan(*engine.layouts(SOURCE, Layout.full(PARAMS, 2)))
+    seen = []
+    for number, key in enumerate(("first", "broken", "renewed")):
+        transport = meeting(rank.rank, folder, key, timeout_s=1.0 if key == "broken" else 60.0)
+        if key == "broken" and rank.rank == 3:
+            collective._movers.clear()  # as a process that has just started
+            continue
+        try:
+            if rank.rank < 2:
+                trainer = FakeTrainer(rank.rank)
+                trainer.train(number)
+                transport.stage(plan, rank.rank, number, trainer.views, full=True)
+            else:
+                found = transport.fetch(plan, rank.rank, number, [], None)
+                for name, tensor in weights(number).items():
+                    assert torch.equal(found.tensors[name], tensor)
+            seen.append(key)
+        except SyncError as error:
+            seen.append(str(error).partition(" gone")[0] + " gone")
+    (folder / f"left-{rank.rank}").touch()
+    while rank.rank == 0 and len(list(folder.glob("left-*"))) < 4:
+        time.sleep(0.01)
+    return seen
+
+
+@pytest.mark.dist
+@pytest.mark.timeout(150)
+def test_after_a_failure_all_meet_again(tmp_path):
+    *others, late = run_ranks(rounds, 4, tmp_path)
+    assert others == [["first", "version 1: a rank of the exchange is gone", "renewed"]] * 3
+    assert late == ["first", "renewed"]
