@@ -20,7 +20,7 @@ def connect_checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any
         return None
     policy, rollout = groups["policy"], groups["rollout"]
     source = policy.call("layout").result()[0]
-    target = rollout.call("layout", source).result()[0]
+    target = rollout.call("layout", source).result()[0].typed(config.rollout.config.dtype)
     engine: CheckpointEngine = config.checkpoint.load()(config.checkpoint.config)
     resharder = config.resharder.load()(config.resharder.config)
     plan = resharder.plan(*engine.layouts(source, target))

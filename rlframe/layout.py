@@ -94,6 +94,13 @@ class Layout:
         """The same placement among ``before`` + own + ``after`` ranks; the others hold nothing."""
         return Layout(self.params, ((),) * before + self.ranks + ((),) * after)
 
+    def typed(self, dtype: str) -> Layout:
+        """The same placement with elements of another type; "auto" keeps theirs."""
+        if dtype == "auto":
+            return self
+        params = {name: ParamInfo(info.shape, dtype) for name, info in self.params.items()}
+        return Layout(params, self.ranks)
+
     def same_boxes(self, other: Layout) -> bool:
         """Whether each rank holds the same boxes of the same parameters."""
         if self.world != other.world or set(self.params) != set(other.params):
@@ -125,7 +132,8 @@ class Plan:
     @property
     def shared(self) -> bool:
         """Whether each rank's target is just what it holds, so that no copy is needed."""
-        return not self.moves and self.source.same_boxes(self.target)
+        same = dict(self.source.params) == dict(self.target.params)
+        return same and not self.moves and self.source.same_boxes(self.target)
 
 
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -187,6 +187,8 @@ class SamplingConfig:
 
     pool: str = "train"
     """Pool of devices on which the engine lives."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of the weights that it serves, and that travel to it; auto: the trainer's own."""
     temperature: float = 1.0
     """Softmax temperature, 0 to 100; 0 takes the most probable token."""
     top_p: float = 1.0

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece
+from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece, Plan
 
 extents = st.tuples(*[st.tuples(st.integers(0, 4), st.integers(0, 4))] * 2)
 
@@ -56,3 +56,13 @@ def test_full_layout_and_equal_boxes():
         for r in range(2)
     )
     assert not full.same_boxes(Layout(params, halves))
+
+
+def test_another_type_needs_storage_of_its_own_but_no_move():
+    layout = Layout.full({"a": ParamInfo((2, 3), "float32")}, 2)
+    narrow = layout.typed("bfloat16")
+    assert narrow.params["a"] == ParamInfo((2, 3), "bfloat16")
+    assert narrow.ranks == layout.ranks
+    assert layout.typed("auto") is layout
+    assert Plan(layout, layout, ()).shared
+    assert not Plan(layout, narrow, ()).shared

@@ -153,6 +153,25 @@ def files_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
+@pytest.mark.parametrize("transport", ["disk", "shm"])
+@pytest.mark.parametrize("codec", ["full", "delta"])
+def test_the_wire_has_the_type_that_the_replica_serves(tmp_path, transport, codec):
+    trainers, replicas = pools()
+    engine = of(tmp_path, transport, codec=codec)
+    target = replicas[0].layout(SOURCE).typed("bfloat16")
+    plan = RESHARDERS[0].plan(*engine.layouts(SOURCE, target))
+    engine.prepare(plan, FakeGroup("policy", trainers), FakeGroup("rollout", replicas))
+    for step in (1, 2):
+        for trainer in trainers:
+            trainer.train(step)
+        stats = engine.publish(step)
+        for replica in replicas:
+            for name, tensor in weights(step).items():
+                assert torch.equal(replica.tensors[name], tensor.bfloat16())
+        assert stats.bytes_moved <= 2 * (12 * 2 + 5 * 2)
+    engine.close()
+
+
 STAGES = """
 import sys
 from pathlib import Path
