@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from rlframe.build import engine_specs
@@ -72,3 +74,13 @@ class NoAdapters(SingleStrategy):
     """A strategy that does not claim them."""
 
     capabilities = frozenset({"packing"})
+
+
+def test_adapters_without_peft_name_what_installs_it(tmp_path, monkeypatch):
+    plain = importlib.util.find_spec
+    hidden = lambda name, *more: None if name == "peft" else plain(name, *more)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", hidden)
+    with pytest.raises(
+        ConfigError, match=r"needs the package 'peft': pip install 'rlframe\[peft\]'"
+    ):
+        shared(tmp_path)
