@@ -37,12 +37,12 @@ class TestReplicas(MegatronKit):
 
 
 class TestPlainOptimiser(MegatronKit):
-    """Each replica has the whole optimiser state."""
+    """Each replica has the whole optimiser state; attention alone is recomputed."""
 
     __test__ = True
     worlds = (2,)
     family = "qwen3"
-    options = {"distributed_optimizer": False}  # noqa: RUF012
+    options = {"distributed_optimizer": False, "recompute": "selective"}  # noqa: RUF012
 
 
 class TestSequenceParallel(MegatronKit):

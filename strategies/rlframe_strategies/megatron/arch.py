@@ -81,6 +81,10 @@ class Arch:
         ):
             if size % tp:
                 raise ConfigError(f"strategy.tp={tp} does not divide the model's {name}={size}")
+        if -(-self.vocabulary // tp) * (tp - 1) >= self.vocabulary:
+            raise ConfigError(
+                f"strategy.tp={tp}: {self.vocabulary} tokens leave a rank without any"
+            )
         if stages > self.layers:
             raise ConfigError(
                 f"the model's {self.layers} layers do not fill {stages} pipeline stages: lower "

@@ -119,7 +119,9 @@ class Model:
         weight = self.parameters["model.embed_tokens.weight" if tied else "lm_head.weight"]
         low = parallel.peers.rank * len(weight)
         real = weight[: max(min(blueprint.arch.vocabulary - low, len(weight)), 0)]
-        vocabulary = Vocabulary(parallel.peers, low) if parallel.sizes.tp > 1 else None
+        vocabulary = None
+        if parallel.sizes.tp > 1:
+            vocabulary = Vocabulary(parallel.peers, low, blueprint.arch.vocabulary)
         return Head(blueprint.spec.kind, real, None, logits, vocabulary)
 
 

@@ -181,11 +181,18 @@ def test_what_megatron_would_compute_otherwise_is_refused(tmp_path, changes, why
 
 @pytest.mark.parametrize(
     ("tp", "stages", "why"),
-    [(4, 1, "num_key_value_heads=2"), (1, 5, "4 layers"), (2, 1, "intermediate_size=35")],
+    [
+        (4, 1, "num_key_value_heads=2"),
+        (1, 5, "4 layers"),
+        (2, 1, "intermediate_size=35"),
+        (4, 1, "5 tokens"),
+    ],
 )
 def test_sizes_that_do_not_divide_are_refused(tmp_path, tp, stages, why):
-    ffn = 35 if "35" in why else 34
-    folder = write_model(tmp_path, "llama", intermediate_size=ffn)
+    sizes = {"intermediate_size": 35} if "35" in why else {}
+    if "tokens" in why:
+        sizes = {"vocab_size": 5, "num_key_value_heads": 4, "intermediate_size": 32}
+    folder = write_model(tmp_path, "llama", **sizes)
     with pytest.raises(ConfigError, match=why):
         Arch.read(read_config(str(folder))).check_sizes(tp, stages)
 
