@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,7 @@ def import_deepspeed(device: torch.device) -> Any:
             f"'{device.type}': give the role a pool of its own"
         )
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", r"`torch\.distributed.*deprecated", FutureWarning)
     return deepspeed
 
 
