@@ -192,4 +192,4 @@ def ratio(results: dict[str, Any], name: str) -> float:
 
 
 if __name__ == "__main__":
-    main(__doc__ or "", measure, options)
+    main(__doc__ or "", measure, options, quick={"rounds": 1})

@@ -265,4 +265,4 @@ def _status(name: str) -> int:
 if __name__ == "__main__":
     if not sys.platform.startswith("linux"):
         raise SystemExit("this benchmark forks its ranks and reads /proc: run it on Linux")
-    main(__doc__ or "", measure, options)
+    main(__doc__ or "", measure, options, quick={"rounds": 1})

@@ -215,4 +215,4 @@ def profile(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(__doc__ or "", measure, options)
+    main(__doc__ or "", measure, options, quick={"rounds": 1, "steps": 2})

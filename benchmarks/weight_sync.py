@@ -322,4 +322,4 @@ def _bytes(plan: Plan, move: Any) -> int:
 
 
 if __name__ == "__main__":
-    main(__doc__ or "", measure, options)
+    main(__doc__ or "", measure, options, quick={"rounds": 1, "steps": 2})
