@@ -23,8 +23,8 @@ def merge(
 ) -> None:
     """Write ``weight + scale * up @ down`` into ``out``; both are the part in ``box``.
 
-    ``low_rank`` are ``down`` (r, in) and ``up`` (out, r), whole. Added up in float64 and rounded
-    once, so that another cut of the weight gives the same elements.
+    ``low_rank`` are ``down`` (r, in) and ``up`` (out, r), whole. Added up in float64 and rounded to
+    the weight's type, so that another cut of the weight gives the same elements; then to ``out``'s.
     """
     rows, columns = box.slices()
     down = low_rank[0][:, columns].double() * scale
@@ -32,7 +32,7 @@ def merge(
     step = max(1, _ELEMENTS // max(1, box.shape[1]))
     for start in range(0, box.shape[0], step):
         part = slice(start, start + step)
-        out[part] = torch.addmm(weight[part].double(), up[part], down)
+        out[part] = torch.addmm(weight[part].double(), up[part], down).to(weight.dtype)
 
 
 class MergedWeights:
@@ -56,6 +56,11 @@ class MergedWeights:
         self._held = [piece for piece in pieces if piece.view.key in keys]
         self._out = allocate(self._held, dtypes(params), device)
         self._filled = False
+
+    @property
+    def keys(self) -> Collection[str]:
+        """Keys of the buffers that have storage of their own."""
+        return self._out.keys()
 
     @property
     def nbytes(self) -> int:

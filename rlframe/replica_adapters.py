@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlframe.interfaces.checkpoint import BaseWeights, FetchedWeights
@@ -12,17 +12,23 @@ if TYPE_CHECKING:
 
     from rlframe.adapters import Adapters
     from rlframe.interfaces.checkpoint import Transport
-    from rlframe.layout import Plan
+    from rlframe.layout import ParamInfo, Plan
 
 __all__ = ["ReplicaAdapters"]
 
 
 class ReplicaAdapters:
-    """One replica's rank: ``rank`` is its number in the plans."""
+    """One replica's rank: ``rank`` is its number in the plans.
 
-    def __init__(self, plan: Plan, rank: int, base: Mapping[str, Tensor]) -> None:
+    ``base`` came by ``plan`` in the trainer's types; ``served`` says in which types weights serve.
+    """
+
+    def __init__(
+        self, plan: Plan, rank: int, base: Mapping[str, Tensor], served: Mapping[str, ParamInfo]
+    ) -> None:
         self._rank, self._base = rank, base
-        self._pieces, self._params = plan.target.ranks[rank], plan.target.params
+        self._pieces, self._params = plan.target.ranks[rank], served
+        self._fixed: Mapping[str, Tensor] | None = None
         self._last: BaseWeights | None = None
 
     def fetch(
@@ -45,4 +51,15 @@ class ReplicaAdapters:
         self._last = BaseWeights(version, got.tensors)
         device = next(iter(self._base.values())).device
         merged = MergedWeights(self._pieces, self._params, adapters, device)
-        return FetchedWeights(merged.fill(self._base, got.tensors), got.nbytes)
+        changed = merged.fill(self._base, got.tensors)
+        if self._fixed is None:
+            self._fixed = self._served_types(merged.keys)
+        return FetchedWeights({**changed, **self._fixed}, got.nbytes)
+
+    def _served_types(self, changing: Collection[str]) -> dict[str, Tensor]:
+        """What no adapter changes, in the type in which it serves."""
+        from rlframe.storage import dtypes
+
+        types = dtypes(self._params)
+        kinds = {piece.view.key: types[piece.name] for piece in self._pieces}
+        return {k: t.to(kinds[k]) for k, t in self._base.items() if k not in changing}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from rlframe.errors import ConfigError, SyncError
 from rlframe.interfaces.checkpoint import BaseWeights
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.layout import Layout, Plan
+from rlframe.layout import Layout, ParamInfo, Plan
 from rlframe.protocol import ALL_TO_ALL, Mesh, protocol
 from rlframe.requests import Completion, Request
 from rlframe.sharding import Grouping, generation_place
@@ -143,18 +143,22 @@ class RolloutEngine(ABC):
         self,
         transport: Transport,
         plan: Plan,
+        served: Mapping[str, ParamInfo],
         version: int,
         receipts: Sequence[Any],
         late: bool = False,
     ) -> int:
-        """Take the frozen base that adapters are added to; bytes received. Raises SyncError."""
+        """Take the frozen base that adapters are added to; bytes received. Raises SyncError.
+
+        It comes in the trainer's types; ``served`` names those that weights have here.
+        """
         from rlframe.replica_adapters import ReplicaAdapters
 
         if late and self.version == version and not transport.together:
             return 0
         mine = plan.target.world - self.rank.world + self.rank.rank
         fetched = transport.fetch(plan, mine, version, receipts, None)
-        self._adapted = ReplicaAdapters(plan, mine, fetched.tensors)
+        self._adapted = ReplicaAdapters(plan, mine, fetched.tensors, served)
         return fetched.nbytes
 
     def fetch_adapters(

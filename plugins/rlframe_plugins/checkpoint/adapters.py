@@ -27,7 +27,10 @@ class AdapterSync:
         sources: WorkerGroup,
         targets: WorkerGroup,
     ) -> None:
-        self._adapters, self._plan = adapters, plan
+        self._adapters, self._served = adapters, plan.target.params
+        # Rounded after merging, as the trainer's own weights are, not before.
+        exact = Layout(plan.source.params, plan.target.ranks)
+        self._plan = Plan(plan.source, exact, plan.moves)
         self.transports = transports
         source = adapters.layout.beside(after=targets.mesh.size)
         whole = Layout.full(adapters.layout.params, targets.mesh.size)
@@ -48,7 +51,7 @@ class AdapterSync:
             moved += exchange(
                 base,
                 ("stage_part", base, plan, version, True, "base"),
-                ("fetch_base", base, plan, version),
+                ("fetch_base", base, plan, self._served, version),
                 late,
             )
         low, plan = self.transports[1], self._low_plan

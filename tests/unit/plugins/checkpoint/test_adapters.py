@@ -20,7 +20,7 @@ from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
 from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece, strides
 from rlframe.protocol import Mesh
-from rlframe.storage import local_view
+from rlframe.storage import dtypes, local_view
 from rlframe.testing.dist import run_ranks
 from rlframe.testing.models import random_micro, tiny_model
 from rlframe_plugins.checkpoint.adapters import AdapterSync
@@ -86,7 +86,7 @@ class Group(WorkerGroup):
 class Pools:
     """A trainer with adapters and two replicas."""
 
-    def __init__(self, path: Path, **options: Any) -> None:
+    def __init__(self, path: Path, dtype: str = "auto", **options: Any) -> None:
         model = ModelConfig(
             path=str(path), lora=LoraConfig(rank=2, targets=("q_proj", "down_proj"))
         )
@@ -102,7 +102,7 @@ class Pools:
         config = TransportCheckpoint.Config(directory=str(path), retries=0, **options)
         self.engine = TransportCheckpoint(config)
         source = trainer.layout()
-        self.target = self.replicas[0].layout(source)
+        self.target = self.replicas[0].layout(source).typed(dtype)
         plan = ZeroRedundancy(ZeroRedundancy.Config()).plan(
             *self.engine.layouts(source, self.target)
         )
@@ -117,7 +117,8 @@ class Pools:
 
     def agree(self) -> bool:
         """Whether every element of every replica is the trainer's, bit by bit."""
-        mine = self.strategy.views()
+        types = dtypes(self.target.params)
+        mine = {name: view.to(types[name]) for name, view in self.strategy.views().items()}
         return all(
             torch.equal(local_view(p, replica.shown[p.view.key]), mine[p.name][p.box.slices()])
             for rank, replica in enumerate(self.replicas)
@@ -145,6 +146,16 @@ def test_after_every_version_replicas_compute_with_the_trainer_s_weights(
     low = sum(t.numel() * t.element_size() for t in pools.strategy.adapter_views().values())
     assert sizes[0] > sum(v.numel() * 4 for v in pools.strategy.base_views().values())
     assert sizes[1] == sizes[2] == 2 * low or (codec == "delta" and sizes[1] <= 2 * low)
+    pools.engine.close()
+
+
+def test_weights_that_serve_in_a_lower_type_are_rounded_as_the_trainer_s_are(path: Path) -> None:
+    pools = Pools(path, dtype="bfloat16")
+    for version in (1, 2):
+        pools.train()
+        pools.engine.publish(version)
+        assert pools.agree()
+    assert {t.dtype for t in pools.replicas[0].shown.values()} == {torch.bfloat16}
     pools.engine.close()
 
 
