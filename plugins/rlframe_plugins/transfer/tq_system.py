@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from rlframe.errors import ConfigError
+from rlframe.errors import BatchError, ConfigError
 from rlframe_plugins.clusters.ray.nodes import Need, Node, read_nodes
 from rlframe_plugins.clusters.ray.resolver import Resolver
 
@@ -36,7 +36,7 @@ _started: list[TransferQueueSystem] = []
 """Those of this process that were started: they share the actors, which the last one ends."""
 
 
-class QueueGone(Exception):
+class QueueGone(BatchError):
     """An actor of the queue has ended, or gives no answer; says which."""
 
 
@@ -67,12 +67,8 @@ class TransferQueueSystem:
             )
         if not _becomes(lambda: room_for(_nodes(), self._units)):
             raise ConfigError(_no_room(_nodes(), self._units))
-        import transfer_queue
-
-        storage = {"num_data_storage_units": self._units}
         _started.append(self)
-        self._bounded(lambda: transfer_queue.init({"backend": {"SimpleStorage": storage}}))
-        ray.get([actor.__ray_call__.remote(_hush) for actor in self._actors()])
+        self._bounded(self._begin)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """The result of what ``work()`` begins. Raises QueueGone and what the package raises."""
@@ -108,7 +104,20 @@ class TransferQueueSystem:
 
         if ray.is_initialized() and not _started:
             transfer_queue.close()
+            # The package forgets a unit that waits for a CPU.
+            for unit in self._unit_names():
+                with contextlib.suppress(ValueError):
+                    ray.kill(ray.get_actor(unit))
+            _becomes(lambda: not any(map(_is_there, self._unit_names())))
             _becomes(lambda: not _is_there(_CONTROLLER, _NAMESPACE))
+
+    def _begin(self) -> None:
+        import ray
+        import transfer_queue
+
+        storage = {"num_data_storage_units": self._units}
+        transfer_queue.init({"backend": {"SimpleStorage": storage}})
+        ray.get([actor.__ray_call__.remote(_hush) for actor in self._actors()])
 
     def _attach(self) -> None:
         import transfer_queue
