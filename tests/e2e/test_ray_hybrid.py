@@ -69,7 +69,7 @@ DEATHS = {
 }
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("where", DEATHS)
 def test_a_rank_killed_in_the_middle_is_named(where, tmp_path):
     """In a reshard, in a step of a replica, in a sync: who, not just whose connection closed."""
