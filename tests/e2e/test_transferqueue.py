@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import rlframe
 from rlframe.errors import BatchError, ConfigError
 from rlframe.packed import Packed
+from rlframe.testing.cluster_kit import wait_until_gone
 from rlframe_plugins.clusters.ray.session import Session
 from rlframe_plugins.transfer.transferqueue import TransferQueueTransfer
 from tests.e2e.small import make_model, make_questions, options
@@ -113,7 +116,9 @@ def test_a_lost_block_names_its_column_and_who_made_it():
     try:
         tokens = Packed(np.arange(6), np.array([1, 2, 3]))
         handle = engine.put({"response_ids": tokens})["response_ids"]
-        ray.kill(ray.get_actor(UNIT))
+        pid = ray.get(ray.get_actor(UNIT).__ray_call__.remote(lambda unit: os.getpid()))
+        os.kill(pid, signal.SIGKILL)
+        wait_until_gone([pid])
         end = time.monotonic() + 60.0
         while UNIT in actors() and time.monotonic() < end:
             time.sleep(0.05)
