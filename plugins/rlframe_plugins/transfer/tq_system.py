@@ -60,7 +60,7 @@ class TransferQueueSystem:
         if _started:
             _started.append(self)
             return
-        if not _becomes(lambda: not _is_there(_CONTROLLER, _NAMESPACE)):
+        if not _becomes(lambda: not _is_there(_CONTROLLER)):
             raise ConfigError(
                 "transfer 'transferqueue': this Ray has a TransferQueue already, of another run, "
                 "and can have one only: wait for that run, or use --transfer ray"
@@ -109,7 +109,7 @@ class TransferQueueSystem:
                 with contextlib.suppress(ValueError):
                     ray.kill(ray.get_actor(unit))
             _becomes(lambda: not any(map(_is_there, self._unit_names())))
-            _becomes(lambda: not _is_there(_CONTROLLER, _NAMESPACE))
+            _becomes(lambda: not _is_there(_CONTROLLER))
 
     def _begin(self) -> None:
         import ray
@@ -122,7 +122,7 @@ class TransferQueueSystem:
     def _attach(self) -> None:
         import transfer_queue
 
-        if not _is_there(_CONTROLLER, _NAMESPACE):
+        if not _is_there(_CONTROLLER):
             raise QueueGone("its controller was not started, or has ended")
         transfer_queue.init()
         _hush()
@@ -130,7 +130,7 @@ class TransferQueueSystem:
 
     def _gone(self) -> str:
         """Which actor has ended; empty: none has."""
-        if not _is_there(_CONTROLLER, _NAMESPACE):
+        if not _is_there(_CONTROLLER):
             return "the controller of TransferQueue has ended"
         dead = [unit for unit in self._unit_names() if not _is_there(unit)]
         return f"{dead[0]} has ended, and what it held is lost" if dead else ""
@@ -210,13 +210,11 @@ def _nodes() -> list[Node]:
     return read_nodes(Need("CPU", 1.0))
 
 
-def _is_there(name: str, namespace: str | None = None) -> bool:
+def _is_there(name: str) -> bool:
+    """Whether an actor of that name lives; ``ray.get_actor`` may know one that has died."""
     import ray
 
-    with contextlib.suppress(ValueError):
-        ray.get_actor(name, namespace=namespace)
-        return True
-    return False
+    return any(one["name"] == name for one in ray.util.list_named_actors(all_namespaces=True))
 
 
 def _becomes(true: Callable[[], bool]) -> bool:
