@@ -29,11 +29,13 @@ def due(
     ``played`` and ``waiting`` are the versions that the groups were born at, still open or done;
     of equal age the earlier position goes first. None: some that are still played must be waited
     for. By the condition of earliest deadlines: after this step at most ``k * count`` groups may be
-    left whose last version is at most ``version + k``, for every k.
+    left whose last version is at most ``version + k``, for every k (those of more steps than there
+    are groups hold anyway).
     """
     order = sorted(range(len(waiting)), key=lambda i: (waiting[i], i))
     chosen: list[int] = []
-    for ahead in range(bound + 1):
+    steps = -(-(len(played) + len(waiting)) // count)
+    for ahead in range(min(bound, steps) + 1):
         born = version + ahead - bound
         urgent = sum(b <= born for b in played) + sum(b <= born for b in waiting)
         missing = urgent - ahead * count - len(chosen)

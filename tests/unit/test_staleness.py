@@ -51,6 +51,11 @@ def test_due_is_the_least_that_keeps_the_rest_in_time(played, waiting, bound, co
         assert not feasible(left, version + 1, bound, count)
 
 
+def test_a_bound_without_end_costs_nothing():
+    assert due([0] * 5, [0] * 9, version=3, bound=10**20, count=2) == []
+    assert admissible(10**20, 4, 5, 3) == 7
+
+
 def test_admission_is_closed_form():
     assert admissible(0, 4, 0, 10) == 4
     assert admissible(2, 4, 5, 10) == 7
