@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from rlframe.config import Config as FitConfig
 from rlframe.config import check_range
 from rlframe.errors import ConfigError, ModelError
 from rlframe.layout import Layout, ParamInfo
@@ -84,6 +85,13 @@ class FSDPStrategy(TorchStrategy):
 
     tensor: TensorParallel | None = None
     context: Peers | None = None
+
+    @staticmethod
+    def validate(config: FitConfig) -> None:
+        """Refuse early what :meth:`check_adapters` refuses in a worker."""
+        strategy, rank = config.strategy, config.model.lora.rank
+        if rank and strategy.load() is FSDPStrategy and strategy.config.tp > 1:
+            raise ConfigError(_no_adapters(rank, strategy.config.tp))
 
     @classmethod
     def mesh_of(cls, config: Any, world: int) -> Mesh:
@@ -191,10 +199,7 @@ class FSDPStrategy(TorchStrategy):
     def check_adapters(self) -> None:
         """Raise ConfigError under tensor parallelism, which cuts the layers."""
         if self.sizes.tp > 1:
-            raise ConfigError(
-                f"model.lora.rank={self.spec.model.lora.rank}: strategy 'fsdp' trains no adapters "
-                f"under tensor parallelism: use strategy.tp=1 (now {self.sizes.tp})"
-            )
+            raise ConfigError(_no_adapters(self.spec.model.lora.rank, self.sizes.tp))
 
     def gradients(self) -> dict[str, Tensor]:
         """See the base; what several tensor ranks have parts of is summed over them."""
@@ -244,6 +249,13 @@ class FSDPStrategy(TorchStrategy):
         """Drop the module and leave the process group."""
         super().close()
         self.group.leave()
+
+
+def _no_adapters(rank: int, tp: int) -> str:
+    return (
+        f"model.lora.rank={rank}: strategy 'fsdp' trains no adapters under tensor parallelism: "
+        f"use strategy.tp=1 (now {tp})"
+    )
 
 
 def _sharded(module: LanguageModel) -> list[FSDPModule]:

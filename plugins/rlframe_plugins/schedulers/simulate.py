@@ -109,6 +109,10 @@ def _run(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
     if not 0 < arguments.accept <= 1 or arguments.mean_tokens <= 0:
         raise ConfigError("--accept must be above 0 to 1, --mean-tokens above 0")
+    times = ("token_ms", "sequence_ms", "train_s", "sync_s", "fail_every_s", "repair_s")
+    for name in (*times, "sigma"):
+        if getattr(arguments, name) < 0:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 0")
     lengths = length_of(
         arguments.lengths, arguments.mean_tokens, arguments.most_tokens, arguments.sigma
     )

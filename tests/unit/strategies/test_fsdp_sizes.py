@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from rlframe.config import ModelConfig, OptimConfig
+from rlframe.config.load import Asked, load_config
 from rlframe.errors import ConfigError
+from rlframe.host.host import PluginHost
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
 from rlframe.layout import Layout, Plan
 from rlframe.moving import Mover
@@ -212,3 +214,9 @@ def test_sizes_that_do_not_fit_are_refused_before_anything_starts() -> None:
         FSDPStrategy(FSDPStrategy.Config(tp=3), RankInfo(rank=0, world=4))
     with pytest.raises(ValueError, match="replicas"):
         FSDPStrategy.Config(replicas=0)
+
+
+def test_adapters_under_tensor_parallelism_are_refused_before_anything_starts():
+    values = {"strategy": {"name": "fsdp", "tp": 2}, "model": {"lora": {"rank": 4}}}
+    with pytest.raises(ConfigError, match=r"no adapters under tensor parallelism.*strategy.tp=1"):
+        load_config(PluginHost().load(), Asked(values=values))

@@ -36,7 +36,10 @@ def test_a_table_with_its_assumptions(capsys):
     assert [line.split("  ")[0] for line in lines[2:4]] == ["sync", "one-step-off"]
 
 
-@pytest.mark.parametrize("odd", ["--steps 0", "--accept 0", "--mean-tokens 0", "--replicas -1"])
+@pytest.mark.parametrize(
+    "odd",
+    ["--steps 0", "--accept 0", "--mean-tokens 0", "--replicas -1", "--train-s -5", "--sigma -1"],
+)
 def test_odd_numbers_are_refused(odd, capsys):
     assert main(["simulate", *odd.split()]) != 0
     assert odd.split()[0] in capsys.readouterr().err
