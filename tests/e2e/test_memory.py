@@ -40,7 +40,7 @@ def growth(folder: Any, algorithm: Any) -> int:
     given |= {
         "steps": STEPS,
         "algo": {"samples_per_prompt": 2, "kl_coef": 0.0},
-        "run": given["run"] | {"save_every": 0},
+        "run": given["run"] | {"save_every": 0, "samples_every": 1},  # all steps alike
         "callback": [Held],
     }
     rlframe.fit(algorithm, **given)

@@ -120,7 +120,10 @@ def test_functions_of_a_script_run_in_the_collectors(inputs, tmp_path):
 
 
 def test_what_the_driver_reads_does_not_grow_with_the_responses(inputs, tmp_path):
-    """Exactly: the same numbers of rows, whose lengths and summaries are all that it reads."""
+    """Exactly: the same numbers of rows, whose lengths and summaries are all that it reads.
+
+    Texts for the table of samples, which it reads by the row, are left out.
+    """
     read, tokens = {}, {}
     algo = {"name": "grpo", "samples_per_prompt": 2, "kl_coef": 0.01, "epochs": 2}
     for count in (4, 16):
