@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlframe.opaque import bytes_of
 from rlframe.packed import Packed, ragged_take
 
 __all__ = [
@@ -32,8 +31,13 @@ _NUMBERS = itertools.count()
 
 
 def travels(column: Packed) -> bool:
-    """Whether an engine that stores blocks elsewhere had better leave a column in its handle."""
-    return column.lengths is None and bytes_of(column.values) <= _IN_HANDLE * len(column)
+    """Whether an engine that stores blocks elsewhere had better leave a column in its handle.
+
+    Not opaque ones: texts grow with the responses, and who holds handles reads few of them.
+    """
+    opaque = column.values.dtype == object
+    small = column.lengths is None and not opaque
+    return small and column.values.nbytes <= _IN_HANDLE * len(column)
 
 
 class RowRef(ABC):

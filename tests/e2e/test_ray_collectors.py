@@ -130,7 +130,7 @@ def test_what_the_driver_reads_does_not_grow_with_the_responses(inputs, tmp_path
         rollout = {"name": "torch", "max_new_tokens": count, "min_new_tokens": count}
         settings = given(inputs, tmp_path, f"t{count}")
         settings |= {"rollout": rollout, "algo": algo}
-        settings["run"]["dump_rollouts"] = False
+        settings["run"] |= {"dump_rollouts": False, "samples_every": 0}
         run_dir = rlframe.fit(**settings).run_dir
         lines = [line for line in logged(run_dir) if "perf/driver_bytes" in line]
         read[count] = [line["perf/driver_bytes"] for line in lines]
