@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlframe.exchanges import Exchange, Part, buckets_of, components, exchange_of
+from rlframe.buckets import Exchange, Part, buckets_of, components, exchange_of
 from rlframe.layout import Box, Piece, Plan
 from rlframe.links import Links, subgroups
 from rlframe.storage import allocate, dtypes, local_view

@@ -25,9 +25,8 @@ from rlframe.columns import Schema
 from rlframe.config import Config
 from rlframe.data import PromptStream
 from rlframe.entry import GroupEntry
-from rlframe.exchange import Running, exchange
 from rlframe.intake import Intake
-from rlframe.interfaces.checkpoint import CheckpointEngine
+from rlframe.interfaces.checkpoint import CheckpointEngine, SyncStats
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.transfer import CountedTransfer
 from rlframe.ledger import Ledger
@@ -40,6 +39,7 @@ from rlframe.metrics import (
     staleness_metrics,
 )
 from rlframe.plan import UpdatePlan, plan_update
+from rlframe.publishing import Running, publish_to
 from rlframe.roles import roles_of
 from rlframe.together import infer_together, update_together
 
@@ -139,17 +139,20 @@ class Orchestrator:
         return metrics
 
     def publish(self, running: Running = "none") -> None:
-        """Give the rollout engines the policy's weights as the next version; see ``exchange``."""
+        """Give the rollout engines the policy's weights as the next version; see ``publish_to``."""
         self.version += 1
         if self.parts.checkpoint is None:
             return
         with self.clock.stage("update_weights"):
-            stats = exchange(self.parts.checkpoint, self.parts.rollout, self.version, running)
+            stats = publish_to(self.parts.checkpoint, self.parts.rollout, self.version, running)
+        self._published(stats)
+
+    # --- what the stages are made of ---------------------------------------------------------
+
+    def _published(self, stats: SyncStats) -> None:
         for note in stats.notes:
             self.parts.recorder.message(note)
         self._figures |= stats.figures()
-
-    # --- what the stages are made of ---------------------------------------------------------
 
     def _phase(self, phase: Literal["train", "generate"]) -> None:
         """Make room for a stage, where stages take turns."""
@@ -218,7 +221,7 @@ class Orchestrator:
             recorder.started(self)
             callbacks.on_fit_start(self)
             if self.parts.checkpoint is not None:
-                self.parts.checkpoint.publish(self.version)
+                self._published(self.parts.checkpoint.publish(self.version))
             if self.step == 0:
                 recorder.validated(self, "before")
             self._run_steps()

@@ -16,7 +16,7 @@ from rlframe.errors import SnapshotError
 
 __all__ = ["FORMAT", "MANIFEST", "Manifest", "read_manifest", "verify", "write_manifest"]
 
-FORMAT = 1
+FORMAT = 2
 """Version of the files' meaning; another one is refused."""
 MANIFEST = "manifest.json"
 _BLOCK = 1 << 20

@@ -5,20 +5,14 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
-import torch
+import parts
 from torch import distributed as dist
 
 from rlframe.interfaces.model import EngineSpec
 from rlframe.protocol import ONE_TO_ALL, protocol
-from rlframe_plugins.rollouts.torch import runner
-from rlframe_plugins.rollouts.torch.decoder import Decoder
-from rlframe_strategies import module
-from rlframe_strategies.base import TorchStrategy
 from rlframe_strategies.engine import CausalLMEngine
-from rlframe_strategies.module import LanguageModel
 
 COLLECTIVES = (
     "all_reduce",
@@ -28,19 +22,12 @@ COLLECTIVES = (
     "broadcast",
 )
 WRAPPED = (
-    (Decoder, "prefill", "prefill"),
-    (Decoder, "decode", "decode"),
-    (Decoder, "logits", "decode"),
-    (runner, "sample", "sampling"),
-    (LanguageModel, "forward", "forward"),
-    (module, "token_logprobs", "logprobs"),
-    (torch.autograd, "backward", "backward"),
-    (TorchStrategy, "step", "optimiser"),
+    *parts.WRAPPED,
     (CausalLMEngine, "hand_over", "hand over"),
     (CausalLMEngine, "update", "update's rest"),
     *((dist, name, "collectives") for name in COLLECTIVES),
 )
-"""Owner, function, part. A part inside another one is not counted in that one."""
+"""Those of one process, and what several have besides."""
 
 
 class TimedEngine(CausalLMEngine):
@@ -63,7 +50,7 @@ class TimedEngine(CausalLMEngine):
         return {
             "parts_s": found,
             "parts_cpu_s": worked | {"all": cpu - before},
-            "peak_gb": _status_gb("VmHWM"),
+            "peak_gb": parts.status_gb("VmHWM"),
         }
 
 
@@ -92,8 +79,3 @@ def _timed(function: Any, part: str) -> Any:
                 inside[-1] = (inside[-1][0] + spent, inside[-1][1] + worked)
 
     return timed
-
-
-def _status_gb(name: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name + ":")) / 2**20

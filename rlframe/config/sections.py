@@ -75,8 +75,6 @@ class LoraConfig:
         check_range(self, "rank", 0)
         check_range(self, "alpha", above=0)
         check_range(self, "dropout", 0, below=1)
-        if self.rank == 0 and (self.alpha, self.dropout, self.targets) != (16.0, 0.0, ()):
-            raise ValueError("alpha, dropout and targets need a rank above 0")
 
 
 @dataclass(frozen=True)

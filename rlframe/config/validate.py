@@ -107,8 +107,12 @@ def _check_roles(config: Config) -> None:
 
 
 def _check_adapters(config: Config, algorithm: Algorithm) -> None:
-    """Adapters are trained by strategies that claim it."""
+    """Adapters are trained by strategies that claim it; a role may inherit options without rank."""
+    from rlframe.config.sections import LoraConfig
     from rlframe.roles import roles_of
+
+    if config.model.lora.rank == 0 and config.model.lora != LoraConfig():
+        raise ConfigError("model.lora: alpha, dropout and targets need model.lora.rank above 0")
 
     for role in roles_of(config, algorithm):
         options = config.role(role.name)

@@ -138,7 +138,7 @@ class Transport(ABC):
 
     def __init__(self, config: Any = None) -> None:
         self.config = config
-        self.key = uuid.uuid4().hex
+        self.key, self.former = uuid.uuid4().hex, ""
 
     def listen(self, rank: RankInfo) -> Any:
         """On the first trainer, once: what the others need to know to reach it."""
@@ -169,8 +169,11 @@ class Transport(ABC):
         """On the controller: forget a staged version; receipts of no use are ignored."""
 
     def renew(self) -> None:
-        """On the controller: forget connections, after a failure or when a replica is new."""
-        self.key = uuid.uuid4().hex
+        """On the controller: forget connections, after a failure or when a replica is new.
+
+        ``former`` is the key under which sides may still hold something.
+        """
+        self.former, self.key = self.key, uuid.uuid4().hex
 
     def close(self) -> None:
         """On the controller: leave nothing behind."""
@@ -182,6 +185,8 @@ class Codec(ABC):
     Elements are unsigned integers of their own width (n,), in the order of the bucket.
     """
 
+    plain: ClassVar[bool] = False
+    """Whether elements stay as they are, so that nothing need be asked."""
     needs_base: ClassVar[bool] = False
     """Whether both sides must have the same earlier version."""
 
@@ -194,7 +199,10 @@ class Codec(ABC):
 
     @abstractmethod
     def decode(self, data: NDArray[np.uint8], base: NDArray[Any]) -> NDArray[Any]:
-        """The elements, new storage. Raises SyncError for data that cannot be right."""
+        """The elements, new storage. Raises SyncError for data that cannot be right.
+
+        Without ``needs_base`` only type and length of ``base`` (n,) mean something.
+        """
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 from rlframe.buffer import Buffer
 from rlframe.entry import GroupEntry
-from rlframe.exchange import Running
 from rlframe.intake import Intake
 from rlframe.interfaces.loop import Scheduler
 from rlframe.interfaces.transfer import LocalTransfer
 from rlframe.ledger import Ledger
 from rlframe.orchestrator import Orchestrator
+from rlframe.publishing import Running
 from rlframe.simulation.engine import SimEngine
 from rlframe.simulation.player import SimPlayer, SimPrompts, SimSpec
 

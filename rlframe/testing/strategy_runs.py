@@ -187,7 +187,7 @@ def whole_weights(seen: Sequence[Seen]) -> dict[str, Tensor]:
 
 
 def whole_tensors(layout: Layout, views: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Tensors by name from every rank's buffers; asserts that they are covered."""
+    """Tensors by name from every rank's buffers; asserts that they are there, copies bit-equal."""
     import torch
 
     whole = {n: torch.full(p.shape, float("nan")) for n, p in layout.params.items()}
@@ -198,7 +198,11 @@ def whole_tensors(layout: Layout, views: Sequence[Mapping[str, Tensor]]) -> dict
             buffer = views[rank][piece.view.key]
             offset = buffer.storage_offset() + piece.view.offset
             part = buffer.as_strided(piece.box.shape, piece.view.stride, offset)
-            whole[piece.name][piece.box.slices()] = part.float()
+            there = whole[piece.name][piece.box.slices()]
+            known = ~there.isnan()
+            same = torch.equal(there[known], part.float()[known])
+            assert same, f"rank {rank} holds another '{piece.name}' than a rank before it"
+            there[:] = part.float()
     for name, tensor in whole.items():
         assert not tensor.isnan().any(), f"no rank holds all of '{name}'"
     return whole

@@ -29,6 +29,7 @@ class BaseModel(Passes):
 
     def __init__(self, trained: Adapted, lora: Lora) -> None:
         super().__init__(trained.config, trained.rank)
+        self.mesh = trained.mesh
         self._trained, self._lora = trained, lora
         self.module, self.device, self.packing = trained.module, trained.device, trained.packing
 

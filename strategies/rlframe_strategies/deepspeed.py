@@ -83,7 +83,7 @@ class DeepSpeedStrategy(TorchStrategy):
 
     def build(self, spec: ModelSpec) -> None:
         """See the base."""
-        if spec.model.lora.rank:
+        if spec.model.lora.rank and spec.optim is not None:
             raise ConfigError(
                 "strategy 'deepspeed' does not train adapters: set model.lora.rank=0, or choose "
                 "--strategy fsdp"

@@ -88,10 +88,13 @@ class FSDPStrategy(TorchStrategy):
 
     @staticmethod
     def validate(config: FitConfig) -> None:
-        """Refuse early what :meth:`check_adapters` refuses in a worker."""
-        strategy, rank = config.strategy, config.model.lora.rank
-        if rank and strategy.load() is FSDPStrategy and strategy.config.tp > 1:
-            raise ConfigError(_no_adapters(rank, strategy.config.tp))
+        """Also refuse early what :meth:`check_adapters` refuses in a worker."""
+        TorchStrategy.validate(config)
+        for name in ("policy", *config.roles):
+            role = config.role(name)
+            rank, options = role.model.lora.rank, role.strategy.config
+            if rank and isinstance(options, FSDPStrategy.Config) and options.tp > 1:
+                raise ConfigError(_no_adapters(rank, options.tp))
 
     @classmethod
     def mesh_of(cls, config: Any, world: int) -> Mesh:

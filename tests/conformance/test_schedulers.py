@@ -48,7 +48,10 @@ class TestAsyncDrain(SchedulerKit):
     idle_share = 0.05
 
 
-@pytest.mark.parametrize("sampler", ["freshest", "windowed"])
+SAMPLERS = sorted(PluginHost().load().components("sampler"))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
 class TestAsyncSamplers(SchedulerKit):
     scheduler = "async"
     bound = 4

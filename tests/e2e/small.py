@@ -40,3 +40,24 @@ def options(folder: Path, model: Path, questions: Path, **more) -> dict:
         "cluster": {"name": "inline", "threads": 1},
         **more,
     }
+
+
+def learning(folder: Path, model: Path, questions: Path, **more) -> dict:
+    """The same for a run on Ray that learns the questions in six steps."""
+    given = options(folder, model, questions, strategy="fsdp", steps=6, optim={"lr": 0.03})
+    del given["data.prompts_per_step"]
+    source = f"jsonl:{questions}"
+    return given | {
+        "data": {"train": source, "validate": source, "prompts_per_step": 8},
+        "cluster": {"name": "ray"},
+        "seed": 1,
+        "algo": {"name": "grpo", "samples_per_prompt": 8, "kl_coef": 0.001},
+        "run": {"dir": str(folder), "name": "run", "save_every": 0},
+        **more,
+    }
+
+
+def validated(run: Path) -> list[float]:
+    """Rewards of the validations of a run, in order."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["val/reward/mean"] for line in lines if "val/reward/mean" in line]

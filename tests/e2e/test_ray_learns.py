@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 import rlframe
-from tests.e2e.small import make_model, make_questions, options
+from tests.e2e.replays import logged
+from tests.e2e.small import learning, make_model, make_questions
 from tests.e2e.test_reward_model import reward_model
 
 pytest.importorskip("ray")
@@ -19,7 +18,6 @@ pytestmark = [
 ]
 
 ONE = {"devices": 1}
-STEPS = 6
 
 
 @pytest.fixture(scope="module")
@@ -56,22 +54,15 @@ def each_apart(algo, folder):
 def test_a_method_learns_in_every_placement(algo, place, inputs, tmp_path):
     model, questions = inputs
     placed = place(algo, tmp_path)
-    learning = {"optim": {"lr": 0.03}}
     if algo == "ppo":
-        placed["roles"]["critic"] |= learning
+        placed["roles"]["critic"] |= {"optim": {"lr": 0.03}}
     else:
         placed["roles"].pop("critic", None)
-    data = {"train": f"jsonl:{questions}", "validate": f"jsonl:{questions}", "prompts_per_step": 8}
-    given = options(tmp_path, model, questions, strategy="fsdp", steps=STEPS, **learning, **placed)
-    del given["data.prompts_per_step"]
+    given = learning(tmp_path, model, questions, **placed)
+    given["algo"]["name"] = algo
     if "reward" in placed["roles"]:
         del given["reward"]
-    given |= {"data": data, "cluster": {"name": "ray"}, "seed": 1}
-    given["algo"] = {"name": algo, "samples_per_prompt": 8, "kl_coef": 0.001}
-    given["run"] = {"dir": str(tmp_path), "name": "run", "validate_every": STEPS, "save_every": 0}
     done = rlframe.fit(**given)
-    lines = [json.loads(x) for x in (done.run_dir / "metrics.jsonl").read_text().splitlines()]
-    first, last = (one["val/reward/mean"] for one in lines if "val/reward/mean" in one)
     assert done.summary["status"] == "finished"
-    assert last > first + 0.3, (first, last)
-    assert any("timing_s/ref" in one or "timing_s/reference" in one for one in lines)
+    assert done.summary["val_after"] > done.summary["val_before"] + 0.3, done.summary
+    assert any("timing_s/ref" in one or "timing_s/reference" in one for one in logged(done.run_dir))

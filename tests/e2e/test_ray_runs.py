@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import rlframe
 from rlframe.errors import WorkerError
 from rlframe.interfaces.loop import Callback
-from rlframe.snapshot_export import export
+from tests.e2e.replays import check_figures, check_weights, record, replay
 from tests.e2e.small import make_model, make_questions, options
 
 pytest.importorskip("ray")
@@ -29,8 +29,6 @@ def arguments(tmp_path):
     return make
 
 
-SGD = {"name": "sgd", "lr": 0.5, "max_grad_norm": 0.0}
-PPO = {"name": "ppo", "samples_per_prompt": 2}
 PLACEMENTS = {
     "colocated": {"pools": {"train": {"devices": 2}}},
     "critic apart": {
@@ -42,35 +40,20 @@ PLACEMENTS = {
 
 @pytest.fixture(scope="module")
 def inline(tmp_path_factory):
-    """One update in this process, its rollouts on record; its folder and its model's."""
     folder = tmp_path_factory.mktemp("inline")
     model, questions = make_model(folder / "m"), make_questions(folder / "q.jsonl")
-    given = options(folder, model, questions, algo=PPO, steps=1, optim=SGD)
-    given["run"] = {"dir": str(folder), "name": "inline", "dump_rollouts": True}
-    return folder, rlframe.fit(**given).run_dir
+    return record(folder, model, questions), model, questions
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)
 def test_an_update_equals_that_of_one_process(name, inline, tmp_path):
-    """On replayed rollouts, from equal weights: every weight of the policy."""
-    folder, run = inline
-    more = {"algo": PPO, "steps": 1, "optim": SGD, "strategy": "fsdp", **PLACEMENTS[name]}
-    given = options(tmp_path, folder / "m", folder / "q.jsonl", **more)
-    given["rollout"] = {"name": "replay", "run": str(run), "max_new_tokens": 4}
-    given["cluster"] = {"name": "ray"}
-    spread = rlframe.fit(**given)
-    assert spread.summary["status"] == "finished"
-    one, many = exported(run, tmp_path / "a"), exported(spread.run_dir, tmp_path / "b")
-    before = load_file(folder / "m" / "model.safetensors")
-    assert set(one) == set(many)
-    assert any(not torch.equal(one[k], before[k].to(one[k].dtype)) for k in one if k in before)
-    for key in one:
-        assert torch.allclose(one[key], many[key], atol=1e-5, rtol=0), key
-
-
-def exported(run, folder):
-    export(run, folder)
-    return load_file(folder / "model.safetensors")
+    """On replayed rollouts, from equal weights: every metric, every weight of the policy."""
+    run, model, _ = inline
+    spread = replay(tmp_path, *inline, strategy="fsdp", **PLACEMENTS[name])
+    check_figures(run, spread)
+    weights = check_weights(run, spread, tmp_path)
+    before = load_file(model / "model.safetensors")
+    assert any(not torch.equal(w, before[k].to(w.dtype)) for k, w in weights.items() if k in before)
 
 
 class KillBefore(Callback):

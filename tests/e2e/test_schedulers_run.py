@@ -75,7 +75,7 @@ def test_rollouts_beside_the_update(tmp_path, scheduler, oldest):
     assert sorted(g for groups in steps for g in groups) == list(range(16))
     ages = [line["training/staleness/max"] for line in figures(run_dir)]
     assert ages[0] == 0
-    assert all(age <= oldest for age in ages)
+    assert 1 <= max(ages) <= oldest
     if scheduler["name"] == "one-step-off":
         assert ages[1:] == [1.0] * 3
 

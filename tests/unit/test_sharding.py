@@ -13,6 +13,7 @@ from rlframe.model_cuts import cuts_of_model, meta_model
 from rlframe.protocol import Mesh
 from rlframe.sharding import Cut, flat_layout, generation_place, grid_layout, stage_of_layer
 from rlframe_plugins.resharders.planner import missing_moves
+from tests.unit.whole_tensors import holders
 
 SIZES = {
     "hidden_size": 64,
@@ -37,17 +38,8 @@ MODELS = {
 }
 
 
-def counts(layout: Layout, name: str, ranks: list[int]) -> np.ndarray:
-    cells = np.zeros(layout.params[name].shape, int)
-    for rank in ranks:
-        for piece in layout.ranks[rank]:
-            if piece.name == name:
-                cells[piece.box.slices()] += 1
-    return cells
-
-
 def cells_of(layout: Layout, rank: int) -> dict[str, np.ndarray]:
-    return {name: counts(layout, name, [rank]) > 0 for name in layout.params}
+    return {name: holders(layout, name, [rank]) > 0 for name in layout.params}
 
 
 meshes = st.builds(
@@ -148,7 +140,7 @@ def test_flat_partitions_cover_each_element_once(shapes, world):
     params = {f"w{i}": ParamInfo(shape, "float32") for i, shape in enumerate(shapes)}
     layout = flat_layout(params, world)
     for name, info in params.items():
-        assert (counts(layout, name, list(range(world))) == 1).all()
+        assert (holders(layout, name, list(range(world))) == 1).all()
         total = int(np.prod(info.shape))
         flat = np.arange(total).reshape(info.shape)
         size = -(-total // world)
@@ -168,8 +160,8 @@ def test_more_ranks_than_key_value_heads_replicate_them():
     params, cuts = cuts_of_model(MODELS["llama"])
     layout = grid_layout(params, cuts, Mesh(tp=4))
     name = "model.layers.0.self_attn.k_proj.weight"
-    assert (counts(layout, name, [0, 1, 2, 3]) == 2).all()
-    assert (counts(layout, name, [0, 1]) > 0).sum() == (counts(layout, name, [0]) > 0).sum()
+    assert (holders(layout, name, [0, 1, 2, 3]) == 2).all()
+    assert (holders(layout, name, [0, 1]) > 0).sum() == (holders(layout, name, [0]) > 0).sum()
 
 
 def test_gate_and_up_of_fused_experts_are_cut_apart():

@@ -76,11 +76,12 @@ class NoAdapters(SingleStrategy):
     capabilities = frozenset({"packing"})
 
 
-def test_adapters_without_peft_name_what_installs_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp"])
+def test_adapters_without_peft_name_what_installs_it(strategy, tmp_path, monkeypatch):
     plain = importlib.util.find_spec
     hidden = lambda name, *more: None if name == "peft" else plain(name, *more)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", hidden)
     with pytest.raises(
         ConfigError, match=r"needs the package 'peft': pip install 'rlframe\[peft\]'"
     ):
-        shared(tmp_path)
+        shared(tmp_path, strategy=strategy)

@@ -137,7 +137,7 @@ def test_another_format_is_refused_with_the_version_that_wrote_it(tmp_path):
     path = saved(tmp_path, 5).latest().path / "manifest.json"
     body = json.loads(path.read_text())
     path.write_text(json.dumps({**body, "format": 99, "versions": {"rlframe": "7.5"}}))
-    with pytest.raises(SnapshotError, match=r"format 99.*reads format 1.*rlframe 7\.5"):
+    with pytest.raises(SnapshotError, match=r"format 99.*reads format 2.*rlframe 7\.5"):
         load_snapshot(path.parent)
 
 

@@ -49,6 +49,7 @@ def view_of(piece: Piece, buffers: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def holders(layout: Layout, name: str, ranks: list[int]) -> np.ndarray:
+    """How many of these ranks hold each element of a parameter."""
     cells = np.zeros(layout.params[name].shape, int)
     for rank in ranks:
         for piece in layout.ranks[rank]:

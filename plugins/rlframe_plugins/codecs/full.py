@@ -15,6 +15,8 @@ __all__ = ["FullCodec"]
 class FullCodec(Codec):
     """Plain elements: any version can be read without another."""
 
+    plain = True
+
     def encode(self, elements: NDArray[Any], base: NDArray[Any] | None) -> bytes | None:
         """See :class:`Codec`; plain elements are what is written without a codec."""
         return None

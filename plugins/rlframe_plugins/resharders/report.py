@@ -16,9 +16,10 @@ from rlframe.sharding import (
     grid_layout,
     stage_of_layer,
 )
-from rlframe_plugins.resharders.planner import missing_moves, without
+from rlframe_plugins.resharders.measure import bytes_of, outside_bytes
+from rlframe_plugins.resharders.planner import missing_moves
 
-__all__ = ["Transition", "bytes_of", "transitions", "whole_bytes"]
+__all__ = ["Transition", "transitions", "whole_bytes"]
 
 GroupingName = Literal["zero-redundancy", "vanilla", "gather-all"]
 
@@ -97,17 +98,9 @@ def transitions(
     return [_transition(*way, alike) for way in ways]
 
 
-def bytes_of(info: ParamInfo, box: Box) -> int:
-    """Bytes of a box."""
-    return box.size * _WIDTH[info.dtype]
-
-
 def whole_bytes(params: Mapping[str, ParamInfo]) -> int:
     """Bytes of a model."""
     return sum(bytes_of(p, Box((0,) * len(p.shape), p.shape)) for p in params.values())
-
-
-_WIDTH = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 
 
 def _classes(
@@ -143,25 +136,10 @@ def _transition(
     for (_, to), count in one.sends().items():
         received[to] += count
     ranks = range(source.world)
-    outside = [_outside_bytes(source, gathered, r, alike) for r in ranks]
+    outside = [outside_bytes(source, gathered, r, alike) for r in ranks]
     peak = tuple(one.held(gathered, r) + outside[r] for r in ranks)
-    redundant = tuple(_outside_bytes(source, target, r, alike) for r in ranks)
+    redundant = tuple(outside_bytes(source, target, r, alike) for r in ranks)
     return replace(one, received=tuple(received), peak=peak, redundant=redundant)
-
-
-def _outside_bytes(source: Layout, target: Layout, rank: int, alike: Mapping[str, int]) -> int:
-    """Training bytes of a rank outside its generation shard."""
-    held: dict[str, list[Box]] = {}
-    for piece in target.ranks[rank]:
-        held.setdefault(piece.name, []).append(piece.box)
-    total = 0
-    for piece in source.ranks[rank]:
-        rest = [piece.box] if piece.box.size else []
-        for box in held.get(piece.name, ()):
-            rest = [part for one in rest for part in without(one, box)]
-        info = source.params[piece.name]
-        total += sum(bytes_of(info, part) for part in rest) * alike[piece.name]
-    return total
 
 
 @dataclass(frozen=True)

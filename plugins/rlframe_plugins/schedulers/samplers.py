@@ -29,7 +29,7 @@ class Freshest(Sampler):
 
 
 class Windowed(Sampler):
-    """The earliest draws, from a window of one step's groups at the head of the queue.
+    """The earliest draws, from a window at the head of the queue: twice what is to be chosen.
 
     What ended beyond the window waits until slow groups at its head have ended too, so that quick
     ones of later prompts never push them aside: a batch is not biased to short responses, and no

@@ -134,7 +134,7 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     rows = [_figures(way, simulate(spec, lambda way=way: _made(way, host))) for way in _WAYS]  # type: ignore[misc]
     for row in rows:
-        row["times_sync"] = rows[0]["seconds"] / row["seconds"]
+        row["times_sync"] = rows[0]["seconds"] / row["seconds"] if row["seconds"] else 1.0
     assumed = {k: v for k, v in vars(arguments).items() if k not in ("run", "command", "json")}
     if arguments.json:
         print(json.dumps({"assumptions": _plain(assumed), "runs": rows}))

@@ -14,6 +14,7 @@ from rlframe.host.host import current_host
 from rlframe.host.resolve import resolve
 from rlframe.interfaces.loop import Metrics, Sampler, Scheduler
 from rlframe.orchestrator import Orchestrator
+from rlframe.publishing import Running
 from rlframe.staleness import admissible, due
 
 __all__ = ["AsyncScheduler"]
@@ -52,8 +53,9 @@ class AsyncScheduler(Scheduler):
 
     @staticmethod
     def validate(config: FitConfig) -> None:
-        """Check that the rollout engine can do what ``on_update`` asks."""
+        """Check the sampler's name, and that the rollout engine can do what ``on_update`` asks."""
         options = config.scheduler.config
+        resolve(current_host(), "sampler", options.sampler)
         needs = {"in-flight": {"pause", "in-flight"}, "abort": {"pause"}, "drain": set()}
         missing = needs[options.on_update] - set(config.rollout.load().capabilities)
         if missing and options.staleness:
@@ -78,9 +80,8 @@ class AsyncScheduler(Scheduler):
                     while len(intake):
                         intake.receive(len(intake), run.version, count, options.wait_s)
             intake.receive(0, run.version, count, options.wait_s)
-            busy = len(intake) > 0
-            way = "abort" if options.on_update == "abort" else "keep"
-            run.publish(way if busy else "none")  # type: ignore[arg-type]
+            way: Running = "abort" if options.on_update == "abort" else "keep"
+            run.publish(way if len(intake) else "none")
             yield {**metrics, **self._figures(run)}
 
     def _admit(self, run: Orchestrator, count: int, *, taken: bool) -> None:
@@ -95,13 +96,12 @@ class AsyncScheduler(Scheduler):
         oldest = run.version - self.config.staleness
         for late in buffer.drop(lambda entry: intake.born_of(entry, run.version) < oldest):
             run.ledger.done(late.batch)
-        while True:
-            self._admit(run, count, taken=False)
-            wanted = self._choose(run, sampler, count)
-            if wanted is not None:
-                return buffer.drop(lambda entry, ids=wanted: entry.group_id in ids)  # type: ignore[misc]
+        self._admit(run, count, taken=False)
+        while (wanted := self._choose(run, sampler, count)) is None:
             missing = max(count - len(buffer), 1)
             intake.receive(missing, run.version, count, self.config.wait_s)
+            self._admit(run, count, taken=False)
+        return buffer.drop(lambda entry: entry.group_id in wanted)
 
     def _choose(self, run: Orchestrator, sampler: Sampler, count: int) -> set[int] | None:
         """Ids of the groups of this step; None: wait for more."""

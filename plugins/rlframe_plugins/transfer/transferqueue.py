@@ -22,7 +22,7 @@ from rlframe.errors import BatchError
 from rlframe.interfaces.transfer import Handle, RowRef, TransferEngine, travels
 from rlframe.opaque import PickledRows
 from rlframe.packed import Packed
-from rlframe_plugins.transfer.tq_system import TransferQueueSystem
+from rlframe_plugins.transfer.transferqueue_actors import TransferQueueSystem
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlframe.errors import SyncError
+from rlframe.interfaces.checkpoint import BaseWeights
 from rlframe.layout import Box, Piece, Plan
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Parts",
     "Target",
+    "base_bits",
     "bucket_bits",
     "bucket_kind",
     "bucket_type",
@@ -107,6 +110,21 @@ def sent_bits(plan: Plan, rank: int, parts: Parts, tensors: Mapping[str, Tensor]
         view.copy_(mine)
     bits: NDArray[Any] = out.view(torch.uint8).numpy().view(bucket_kind(plan, parts))
     return bits
+
+
+def base_bits(
+    plan: Plan, rank: int, parts: Parts, version: int | None, base: BaseWeights | None, who: str
+) -> NDArray[Any]:
+    """The elements of ``version`` that an encoded bucket builds on; None: none, zeros then.
+
+    Raises SyncError where a replica has another version; ``who`` sent the bucket.
+    """
+    if version is None:
+        return np.zeros(sum(box.size for _, box in parts), bucket_kind(plan, parts))
+    if base is None or base.version != version:
+        have = "nothing" if base is None else f"version {base.version}"
+        raise SyncError(f"{who} builds on version {version}, this replica has {have}")
+    return sent_bits(plan, rank, parts, base.tensors)
 
 
 def pieces_of(plan: Plan, rank: int) -> Target:

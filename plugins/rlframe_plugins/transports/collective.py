@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from rlframe.errors import SyncError
+from rlframe.errors import ConfigError, SyncError
 from rlframe.interfaces.checkpoint import BaseWeights, Codec, FetchedWeights, Transport
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.layout import Plan
@@ -33,6 +33,11 @@ class CollectiveTransport(Transport):
 
     def __init__(self, config: Any = None, codec: Codec | None = None) -> None:
         super().__init__(config)
+        if codec is not None and not codec.plain:
+            raise ConfigError(
+                "checkpoint.transport=collective sends plain elements: set checkpoint.codec=full, "
+                "or take transport shm, disk or nixl"
+            )
         self._address = ("", 0)
 
     def listen(self, rank: RankInfo) -> tuple[str, int]:
@@ -42,6 +47,7 @@ class CollectiveTransport(Transport):
         local = rank.host in ("localhost", socket.gethostname())
         host = "127.0.0.1" if local and not _has_route(rank.host) else _address_of(rank.host)
         store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        self._forget_former()
         _stores[self.key] = store
         return host, store.port
 
@@ -89,6 +95,7 @@ class CollectiveTransport(Transport):
         from rlframe.moving import Mover
 
         if self.key not in _movers:
+            self._forget_former()
             _movers[self.key] = Mover(
                 plan,
                 rank,
@@ -97,6 +104,11 @@ class CollectiveTransport(Transport):
                 connect=lambda parts, me: self._join(parts, me, device),
             )
         return _movers[self.key]
+
+    def _forget_former(self) -> None:
+        """What this process held for exchanges before :meth:`renew`."""
+        _movers.pop(self.former, None)
+        _stores.pop(self.former, None)
 
     def _join(
         self, parts: Sequence[tuple[int, ...]], rank: int, device: torch.device

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import socket
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,18 +21,18 @@ from rlframe_plugins.reaper import Reaper
 from rlframe_plugins.transports.bits import (
     Parts,
     Target,
+    base_bits,
     bucket_bits,
     bucket_type,
     buckets,
     part_views,
     pieces_of,
     put_bits,
-    sent_bits,
     split_bits,
     whole_part,
 )
 from rlframe_plugins.transports.checksum import checksum
-from rlframe_plugins.transports.pipe import (
+from rlframe_plugins.transports.copying import (
     Bytes,
     bytes_of,
     fill,
@@ -60,9 +61,9 @@ _ABANDONED_S = 86400.0
 class FileReceipt:
     """One bucket of a trainer's rank, of one type: its boxes lie one after the other in ``path``.
 
-    ``base`` is the version that a delta is relative to, None for plain elements, which have a
-    checksum for each part; a delta has one of its bytes, and one of the elements that must come
-    out.
+    Plain elements have a checksum for each part. What a codec ``encoded`` has one of its bytes,
+    and a CRC-32 of the elements that must come out, each in its place; ``base`` is the version that
+    it is relative to, None where it needs none.
     """
 
     version: int
@@ -72,6 +73,7 @@ class FileReceipt:
     nbytes: int
     checks: tuple[int, ...]
     base: int | None = None
+    encoded: bool = False
 
 
 class DiskTransport(Transport):
@@ -108,7 +110,7 @@ class DiskTransport(Transport):
     ) -> Any:
         """See :class:`Transport`."""
         base, before = _sent.pop((self.key, rank), (None, []))
-        codec = self._codec if self._codec is not None and self._codec.needs_base else None
+        codec = self._codec if self._codec is not None and not self._codec.plain else None
         receipts, elements = [], []
         for number, parts in enumerate(buckets(plan, rank, self.config.bucket_mib * 2**20)):
             tensors = part_views(plan, rank, parts, views)
@@ -118,16 +120,18 @@ class DiskTransport(Transport):
                 old = before[number] if base is not None and not full else None
                 data = codec.encode(bits, old)
                 if data is not None:
-                    both = (checksum(np.frombuffer(data, np.uint8)), checksum(bits))
+                    both = (checksum(np.frombuffer(data, np.uint8)), zlib.crc32(bits.data))
                     path = self._keep(rank, version, number, data)
-                    receipts.append(FileReceipt(version, rank, path, parts, len(data), both, base))
+                    on = base if codec.needs_base else None
+                    size = len(data)
+                    receipts.append(FileReceipt(version, rank, path, parts, size, both, on, True))
                     continue
                 tensors = split_bits(plan, parts, bits)
             kind = bucket_type(plan, parts)
             size = sum(box.size for _, box in parts) * kind.itemsize
             path, checks = self._write(rank, version, number, size, tensors, kind)
             receipts.append(FileReceipt(version, rank, path, parts, size, checks))
-        if codec is not None:
+        if codec is not None and codec.needs_base:
             _sent[self.key, rank] = (version, elements)
         return receipts
 
@@ -144,7 +148,7 @@ class DiskTransport(Transport):
                 continue
             if receipt.version != version:
                 raise SyncError(f"{_who(receipt, version)} is of version {receipt.version}")
-            if receipt.base is None:
+            if not receipt.encoded:
                 got += self._take(receipt, rank, plan, target, keys)
             else:
                 bits = self._decoded(receipt, plan, rank, base)
@@ -251,7 +255,7 @@ class DiskTransport(Transport):
     def _decoded(
         self, receipt: FileReceipt, plan: Plan, rank: int, base: BaseWeights | None
     ) -> NDArray[Any]:
-        """A bucket's elements from a delta."""
+        """A bucket's elements from what a codec made of them."""
         who = _who(receipt, receipt.version)
         data = np.zeros(receipt.nbytes, np.uint8)
         try:
@@ -261,11 +265,10 @@ class DiskTransport(Transport):
             raise SyncError(f"{who} is gone: {error}") from error
         if found != receipt.checks[0]:
             raise SyncError(f"{who} is damaged")
-        if base is None or base.version != receipt.base or self._codec is None:
-            have = "nothing" if base is None else f"version {base.version}"
-            raise SyncError(f"{who} builds on version {receipt.base}, this replica has {have}")
-        bits = self._codec.decode(data, sent_bits(plan, rank, receipt.parts, base.tensors))
-        if checksum(bits) != receipt.checks[1]:
+        assert self._codec is not None, "encoded without a codec"
+        old = base_bits(plan, rank, receipt.parts, receipt.base, base, who)
+        bits = self._codec.decode(data, old)
+        if zlib.crc32(bits.data) != receipt.checks[1]:
             raise SyncError(f"{who} does not give the trainer's weights on version {receipt.base}")
         return bits
 

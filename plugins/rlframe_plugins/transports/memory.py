@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlframe_plugins.transports.pipe import Bytes
+from rlframe_plugins.transports.copying import Bytes
 
 __all__ = ["MemoryFile", "forget", "forget_all", "has_memory_files", "mapped", "file_of"]
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from rlframe.errors import SyncError
 from rlframe_plugins.transports.checksum import checksum
+from rlframe_plugins.transports.copying import Bytes, fill
 from rlframe_plugins.transports.files import DiskTransport, FileReceipt
-from rlframe_plugins.transports.pipe import Bytes, fill
 
 if TYPE_CHECKING:
     import torch

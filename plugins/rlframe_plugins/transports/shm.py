@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlframe.layout import Plan
+from rlframe_plugins.transports.copying import Bytes, fill, read_memory
 from rlframe_plugins.transports.files import DiskTransport, FileReceipt
 from rlframe_plugins.transports.memory import (
     file_of,
@@ -20,7 +21,6 @@ from rlframe_plugins.transports.memory import (
     has_memory_files,
     mapped,
 )
-from rlframe_plugins.transports.pipe import Bytes, fill, read_memory
 
 if TYPE_CHECKING:
     import torch

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlframe.errors import ConfigError, ModelError
+from rlframe.rope import rope_options
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-__all__ = ["SUPPORTED", "Arch", "inverse_frequencies"]
+__all__ = ["SUPPORTED", "Arch"]
 
 SUPPORTED = ("llama", "qwen2", "qwen3")
 """Values of ``model_type`` whose block is norm, GQA attention with RoPE, norm, gated MLP."""
@@ -45,7 +43,7 @@ class Arch:
             raise _refuse(kind, f"it knows {', '.join(SUPPORTED)}")
         if config.hidden_act not in ("silu", "swish"):
             raise _refuse(kind, f"hidden_act '{config.hidden_act}' is not silu")
-        rope = _rope(config)
+        rope = rope_options(config)
         if rope["rope_type"] not in _ROPES or rope.get("partial_rotary_factor", 1.0) != 1.0:
             raise _refuse(kind, f"its rotary embedding '{rope['rope_type']}' is not a plain one")
         if getattr(config, "mlp_bias", False):
@@ -90,31 +88,6 @@ class Arch:
                 f"the model's {self.layers} layers do not fill {stages} pipeline stages: lower "
                 "strategy.pp or strategy.vpp"
             )
-
-
-def inverse_frequencies(config: Any, arch: Arch) -> Tensor:
-    """Rotary frequencies (head_dim / 2,), float32, as transformers computes them."""
-    import torch
-
-    rope = _rope(config)
-    if rope["rope_type"] == "default":
-        powers = torch.arange(0, arch.head_dim, 2, dtype=torch.int64).float() / arch.head_dim
-        return 1.0 / (arch.rope_theta**powers)
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    inverse, scale = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, torch.device("cpu"))
-    assert scale == 1.0, rope
-    return torch.as_tensor(inverse, dtype=torch.float32)
-
-
-def _rope(config: Any) -> dict[str, Any]:
-    """``rope_parameters`` of transformers 5, or ``rope_scaling`` and ``rope_theta`` of 4."""
-    found = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    rope = dict(found)
-    rope["rope_type"] = rope.get("rope_type") or rope.get("type") or "default"
-    if "rope_theta" not in rope:
-        rope["rope_theta"] = config.rope_theta
-    return rope
 
 
 def _slides(config: Any) -> bool:

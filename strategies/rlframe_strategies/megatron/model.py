@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from rlframe.rope import inverse_frequencies
 from rlframe_strategies.head import LogitMap
 from rlframe_strategies.megatron import shim
-from rlframe_strategies.megatron.arch import Arch, inverse_frequencies
+from rlframe_strategies.megatron.arch import Arch
 from rlframe_strategies.megatron.options import MegatronConfig
 from rlframe_strategies.megatron.placing import Chunk, chunks_of, key_of
 from rlframe_strategies.megatron.schedule import Head
@@ -167,7 +168,8 @@ def _module(blueprint: Blueprint, config: Any, chunk: Chunk, number: int) -> Any
     )
     if chunk.first and blueprint.padding is not None:
         module.embedding.word_embeddings.register_forward_hook(_keep_padding(blueprint))
-    frequencies = inverse_frequencies(blueprint.original_config, arch)
+    frequencies, scale = inverse_frequencies(blueprint.original_config, arch.head_dim)
+    assert scale == 1.0, "Arch.read takes embeddings that are not scaled"
     module.rotary_pos_emb.inv_freq = frequencies.to(blueprint.device)
     if chunk.last and not blueprint.has_vocabulary:
         module.output_layer = None

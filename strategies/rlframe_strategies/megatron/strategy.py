@@ -74,9 +74,7 @@ class MegatronStrategy(Strategy):
 
     @staticmethod
     def validate(config: FitConfig) -> None:
-        """Refuse adapters, and a CPU process that other parts of the run share."""
-        if config.model.lora.rank:
-            raise ValueError(_NO_LORA)
+        """Refuse a CPU process that other parts of the run share."""
         cluster = config.cluster
         here = getattr(cluster.config, "device", "auto") == "cpu" or not torch.cuda.is_available()
         if here and "processes" not in cluster.load().capabilities:
@@ -89,7 +87,7 @@ class MegatronStrategy(Strategy):
 
     def build(self, spec: ModelSpec) -> None:
         """Lay the model over the mesh, read this rank's part of the weights, make the optimiser."""
-        if spec.model.lora.rank:
+        if spec.model.lora.rank and spec.optim is not None:
             raise ConfigError(_NO_LORA)
         self.spec, options, self.parking = spec, self.config, Parking()
         if self.rank.threads:

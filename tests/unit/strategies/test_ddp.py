@@ -152,7 +152,6 @@ def test_buckets_are_sent_once_and_while_the_last_pass_still_runs() -> None:
         assert events[0] == "end"
         assert events[1] == "send"
         assert events.count("send") == 8
-        assert events[-2:] == ["send", "end"] or events[-1] == "send"
         assert events.index("end", 1) > 4
 
 

@@ -168,6 +168,7 @@ def test_only_some_ranks_have_a_loss_with_gradient(path: Path) -> None:
     [
         ({"cpu_offload": True}, 1e-6),
         ({"param_dtype": "bfloat16", "reduce_dtype": "float32"}, 0.1),
+        ({"param_dtype": "bfloat16"}, 0.1),
         ({"param_dtype": "bfloat16", "tp": 2}, 0.1),
     ],
 )

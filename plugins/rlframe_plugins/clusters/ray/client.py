@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -187,9 +188,11 @@ class Replica:
         try:
             stream = self.member.actor.completions.options(num_returns="streaming")
             async for ref in stream.remote(self._client):
-                for key, outcome in await ref:
-                    if isinstance(outcome, Exception) and self._failure is None:
-                        await self._look_at_fellows(outcome)
+                found = await ref
+                failed = [one for _, one in found if isinstance(one, Exception)]
+                if failed and self._failure is None:
+                    await self._look_at_fellows(failed[0])
+                for key, outcome in found:
                     self._give(key, outcome)
         except asyncio.CancelledError:
             raise
@@ -198,11 +201,15 @@ class Replica:
 
     async def _look_at_fellows(self, error: Exception) -> None:
         """Tell everybody of a death that explains the error: a closed connection shows before."""
-        if self._fellows and reason_of(error):
-            await asyncio.sleep(_DEATH_S)
+        if not self._fellows or not reason_of(error):
+            return
+        end = time.monotonic() + _DEATH_S
+        dead = await died_of(error, self.role, self._fellows)
+        while dead is None and time.monotonic() < end:
+            await asyncio.sleep(_DEATH_S / 10)
             dead = await died_of(error, self.role, self._fellows)
-            if dead is not None:
-                self._fail(dead)
+        if dead is not None:
+            self._fail(dead)
 
     def _give(self, key: int, outcome: Completion | Exception) -> None:
         future = self._waiting.get(key)

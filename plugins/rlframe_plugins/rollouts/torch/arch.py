@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rlframe.errors import ModelError
+from rlframe.rope import inverse_frequencies, rope_options
 
 __all__ = ["SUPPORTED", "Arch", "rope_tables"]
 
@@ -41,7 +42,7 @@ class Arch:
             raise _refuse(kind, f"it knows {', '.join(SUPPORTED)}")
         if config.hidden_act not in ("silu", "swish"):
             raise _refuse(kind, f"hidden_act '{config.hidden_act}' is not silu")
-        rope = _rope(config)
+        rope = rope_options(config)
         if rope["rope_type"] not in _STATIC_ROPES:
             raise _refuse(kind, f"rope_type '{rope['rope_type']}' is not static")
         if rope.get("partial_rotary_factor", 1.0) != 1.0:
@@ -93,27 +94,9 @@ class Arch:
 
 def rope_tables(config: Any, arch: Arch, positions: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Cosine and sine, each (positions, head_dim / 2), computed in float32 as transformers does."""
-    rope = _rope(config)
-    scale = 1.0
-    if rope["rope_type"] == "default":
-        powers = torch.arange(0, arch.head_dim, 2, dtype=torch.int64).float() / arch.head_dim
-        inverse = 1.0 / (rope["rope_theta"] ** powers)
-    else:
-        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-        inverse, scale = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, torch.device("cpu"))
-    angles = torch.arange(positions).float()[:, None] * inverse.float()[None, :]
+    inverse, scale = inverse_frequencies(config, arch.head_dim)
+    angles = torch.arange(positions).float()[:, None] * inverse[None, :]
     return (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
-
-
-def _rope(config: Any) -> dict[str, Any]:
-    """``rope_parameters`` of transformers 5, or ``rope_scaling`` and ``rope_theta`` of 4."""
-    found = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    rope = dict(found)
-    rope["rope_type"] = rope.get("rope_type") or rope.get("type") or "default"
-    if "rope_theta" not in rope:
-        rope["rope_theta"] = config.rope_theta
-    return rope
 
 
 def _window(config: Any) -> int:

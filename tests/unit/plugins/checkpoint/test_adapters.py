@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,9 @@ import torch
 from rlframe.algorithm import Output
 from rlframe.config import LoraConfig, ModelConfig, OptimConfig
 from rlframe.errors import SyncError
-from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
 from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece, strides
-from rlframe.protocol import Mesh
 from rlframe.storage import dtypes, local_view
 from rlframe.testing.dist import run_ranks
 from rlframe.testing.models import random_micro, tiny_model
@@ -30,6 +27,7 @@ from rlframe_plugins.transports.collective import CollectiveTransport
 from rlframe_strategies.engine import CausalLMEngine
 from rlframe_strategies.fsdp import FSDPStrategy
 from rlframe_strategies.single import SingleStrategy
+from tests.unit.plugins.checkpoint.fake_group import FakeGroup
 
 
 class Replica(RolloutEngine):
@@ -63,26 +61,6 @@ def columns(params: Mapping[str, ParamInfo], rank: int) -> tuple[Piece, ...]:
     return tuple(pieces)
 
 
-class Group(WorkerGroup):
-    """Calls every member in turn, and counts the calls."""
-
-    def __init__(self, role: str, members: list[Any]) -> None:
-        self.role, self.members, self.mesh = role, members, Mesh(dp=len(members))
-        self.called: list[str] = []
-
-    def call(self, method: str, *args: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.called.append(method)
-        try:
-            future.set_result([getattr(one, method)(*args) for one in self.members])
-        except Exception as error:  # noqa: BLE001
-            future.set_exception(error)
-        return future
-
-    def client(self) -> RolloutEngine:
-        return self.members[0]
-
-
 class Pools:
     """A trainer with adapters and two replicas."""
 
@@ -98,7 +76,10 @@ class Pools:
         for rank in range(2):
             self.replicas.append(Replica(None, RolloutSpec("", model)))
             self.replicas[-1].rank = RankInfo(rank, 2)
-        self.trainers, self.targets = Group("policy", [trainer]), Group("rollout", self.replicas)
+        self.trainers, self.targets = (
+            FakeGroup("policy", [trainer]),
+            FakeGroup("rollout", self.replicas),
+        )
         config = TransportCheckpoint.Config(directory=str(path), retries=0, **options)
         self.engine = TransportCheckpoint(config)
         source = trainer.layout()
@@ -145,7 +126,8 @@ def test_after_every_version_replicas_compute_with_the_trainer_s_weights(
         assert pools.agree()
     low = sum(t.numel() * t.element_size() for t in pools.strategy.adapter_views().values())
     assert sizes[0] > sum(v.numel() * 4 for v in pools.strategy.base_views().values())
-    assert sizes[1] == sizes[2] == 2 * low or (codec == "delta" and sizes[1] <= 2 * low)
+    assert max(sizes[1:]) <= 2 * low
+    assert codec == "delta" or sizes[1] == sizes[2] == 2 * low
     pools.engine.close()
 
 
@@ -244,7 +226,7 @@ def exchanged(rank: RankInfo, path: Path, folder: Path, versions: int) -> bool:
         transport.connect(address)
     layouts = TransportCheckpoint(config).layouts(source, Layout.full(source.params, 1))
     plan = ZeroRedundancy(ZeroRedundancy.Config()).plan(*layouts)
-    sync = AdapterSync(adapters, plan, both, Group("policy", [0, 1]), Group("rollout", [2]))
+    sync = AdapterSync(adapters, plan, both, FakeGroup("policy", [0, 1]), FakeGroup("rollout", [2]))
 
     def exchange(_: Any, stage: Any, fetch: Any, late: bool) -> int:
         name, *args = stage if trains else (*fetch, [], late)

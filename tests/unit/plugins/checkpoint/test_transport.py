@@ -8,20 +8,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from rlframe.config import ModelConfig
 from rlframe.errors import ConfigError, SyncError
-from rlframe.interfaces.cluster import WorkerGroup
+from rlframe.interfaces.checkpoint import Codec
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece
-from rlframe.protocol import Mesh
 from rlframe.storage import allocate, dtypes, local_view
 from rlframe.testing.dist import run_ranks
 from rlframe_plugins import reaper
@@ -30,6 +29,7 @@ from rlframe_plugins.checkpoint.transport import TransportCheckpoint
 from rlframe_plugins.resharders.gather_all import GatherAll
 from rlframe_plugins.resharders.zero_redundancy import ZeroRedundancy
 from rlframe_plugins.transports.collective import CollectiveTransport
+from tests.unit.plugins.checkpoint.fake_group import FakeGroup
 
 PARAMS = {"a": ParamInfo((4, 3), "float32"), "b": ParamInfo((5,), "bfloat16")}
 RESHARDERS = [ZeroRedundancy(ZeroRedundancy.Config()), GatherAll()]
@@ -82,24 +82,6 @@ class FakeRollout(RolloutEngine):
     def abort(self, request_id: str) -> None: ...
 
     async def generate(self, request: Any) -> Any: ...
-
-
-class FakeGroup(WorkerGroup):
-    """Calls every member in turn."""
-
-    def __init__(self, role: str, members: list[Any]) -> None:
-        self.role, self.members, self.mesh = role, members, Mesh(dp=len(members))
-
-    def call(self, method: str, *args: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result([getattr(one, method)(*args) for one in self.members])
-        except Exception as error:  # noqa: BLE001
-            future.set_exception(error)
-        return future
-
-    def client(self) -> RolloutEngine:
-        return self.members[0]
 
 
 def weights(step: int) -> dict[str, torch.Tensor]:
@@ -479,3 +461,54 @@ def _leave(address: Path, rank: int, world: int) -> None:
 def test_collectives_give_both_replicas_the_exact_weights(tmp_path):
     sizes = run_ranks(exchange, 4, tmp_path / "address", 2)
     assert sizes[2] == sizes[3] == [12 * 4 + 5 * 2] * 2
+
+
+class Reversed(Codec):
+    """A codec that needs no earlier version: the bytes of a bucket, last one first."""
+
+    def encode(self, elements, base):
+        assert base is None or len(base) == len(elements)
+        return elements.tobytes()[::-1]
+
+    def decode(self, data, base):
+        return np.frombuffer(data.tobytes()[::-1], base.dtype).copy()
+
+
+class Shuffled(Reversed):
+    """Gives every element, in other places."""
+
+    def decode(self, data, base):
+        return super().decode(data, base)[::-1].copy()
+
+
+@pytest.mark.parametrize("transport", ["disk", "shm"])
+def test_a_codec_without_a_base_is_asked_for_every_bucket(tmp_path, transport):
+    trainers, replicas = pools()
+    engine = of(tmp_path, transport, codec=f"{__name__}:Reversed")
+    connect(engine, trainers, replicas, RESHARDERS[0])
+    receipts = trainers[0].stage_weights(engine._transport, engine._plan, 1, True)
+    assert all(receipt.encoded and receipt.base is None for receipt in receipts)
+    for step in (1, 2):
+        for trainer in trainers:
+            trainer.train(step)
+        engine.publish(step)
+        for replica in replicas:
+            for name, tensor in weights(step).items():
+                assert torch.equal(replica.tensors[name], tensor), name
+    engine.close()
+
+
+def test_elements_in_other_places_are_refused(tmp_path):
+    trainers, replicas = pools()
+    engine = of(tmp_path, codec=f"{__name__}:Shuffled", retries=0)
+    connect(engine, trainers, replicas, RESHARDERS[0])
+    with pytest.raises(SyncError, match="does not give the trainer's weights"):
+        engine.publish(1)
+    engine.close()
+
+
+def test_collectives_refuse_a_codec_that_they_would_not_ask(tmp_path):
+    trainers, replicas = pools()
+    engine = of(tmp_path, "collective", codec="delta")
+    with pytest.raises(ConfigError, match="checkpoint.codec=full"):
+        connect(engine, trainers, replicas, RESHARDERS[0])

@@ -19,10 +19,10 @@ from rlframe_plugins.checkpoint.transport import TransportCheckpoint
 from rlframe_plugins.checkpoint.verify import Verifier
 from rlframe_plugins.resharders.gather_all import GatherAll
 from rlframe_plugins.resharders.zero_redundancy import ZeroRedundancy
+from tests.unit.plugins.checkpoint.fake_group import FakeGroup
 from tests.unit.plugins.checkpoint.test_transport import (
     RESHARDERS,
     SOURCE,
-    FakeGroup,
     FakeRollout,
     FakeTrainer,
     connect,

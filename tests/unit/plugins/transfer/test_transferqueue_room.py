@@ -12,8 +12,8 @@ from rlframe.host.host import PluginHost
 pytest.importorskip("ray")
 
 from rlframe_plugins.clusters.ray.nodes import Node
-from rlframe_plugins.transfer.tq_system import room_for
 from rlframe_plugins.transfer.transferqueue import TransferQueueTransfer
+from rlframe_plugins.transfer.transferqueue_actors import room_for
 
 
 def nodes(*free):

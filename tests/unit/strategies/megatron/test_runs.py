@@ -167,13 +167,10 @@ def looked_into(rank: RankInfo, folder: Any) -> dict[str, Any]:
     first = strategy.step(1.0)
     state = sum(t.numel() for t in strategy.optimiser.state()["exp_avg"].values())
     padding = strategy.views()["model.embed_tokens.weight"][-1].clone()
-    before = {key: view.clone() for key, view in strategy.views().items()}
     strategy.forward_backward([micro[:0]], ("logprobs",), summed_loss)
     nothing = lambda out, micro: torch.zeros(())  # noqa: E731
     strategy.forward_backward([micro], ("logprobs",), nothing)
     second = strategy.shards.sum_squares(strategy.shards.gradients()) if strategy.shards else 1.0
-    after = strategy.views()
-    same = all(torch.equal(before[key], after[key]) for key in before)
     local = sum(p.numel() for p in strategy.model.parameters.values())
     strategy.close()
     return {
@@ -182,7 +179,6 @@ def looked_into(rank: RankInfo, folder: Any) -> dict[str, Any]:
         "local": local,
         "padding": padding,
         "gradient": float(second),
-        "same": same,
     }
 
 
@@ -195,7 +191,7 @@ def test_replicas_share_the_state_and_what_is_nothing_adds_nothing(tmp_path):
         assert max(one["state"] for one in pair) < 0.7 * pair[0]["local"]
         assert bool((pair[0]["padding"] == 0).all()) == (tensor == 1)
     assert len({one["norm"] for one in seen}) == 1
-    assert all(one["gradient"] == 0 and one["same"] for one in seen)
+    assert all(one["gradient"] == 0 for one in seen)
 
 
 def low_precision(rank: RankInfo, folder: Any, saved: Any) -> Any:
