@@ -1,0 +1,28 @@
+"""The rollout engines that rlframe ships."""
+
+from __future__ import annotations
+
+from rlframe import Component
+
+__all__ = ["ROLLOUTS"]
+
+ROLLOUTS = (
+    Component(
+        "rollout",
+        "torch",
+        "rlframe_plugins.rollouts.torch.engine:TorchRollout",
+        summary="embedded engine over the trainer's own weights, continuous batching",
+    ),
+    Component(
+        "rollout",
+        "hf",
+        "rlframe_plugins.rollouts.hf:HFRollout",
+        summary="transformers' generate, the plain reference",
+    ),
+    Component(
+        "rollout",
+        "replay",
+        "rlframe_plugins.rollouts.replay:ReplayRollout",
+        summary="reads the rollouts that another run dumped",
+    ),
+)
