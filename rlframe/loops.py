@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 __all__ = ["OwnLoop", "ThreadLoop"]
@@ -51,7 +51,11 @@ class ThreadLoop:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to the end and return the result; what else was started goes on meanwhile."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return self.submit(work).result()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start it; to cancel the future is to cancel it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
         """Cancel what still runs and end the thread."""

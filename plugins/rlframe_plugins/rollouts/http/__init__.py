@@ -1,0 +1,1 @@
+"""Rollout engines behind HTTP: the client, and what such engines do alike."""
