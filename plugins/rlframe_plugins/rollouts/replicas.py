@@ -1,0 +1,100 @@
+"""What a router asks of a replica, and what is known of a response while it comes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rlframe.errors import RolloutError
+from rlframe.requests import Completion, FinishReason, Request
+
+__all__ = ["Replica", "ReplicaLost", "Seen", "rest_of"]
+
+
+class ReplicaLost(RolloutError):
+    """A replica died, or cannot be reached: another one may answer the request."""
+
+
+@dataclass
+class Seen:
+    """The tokens of a response so far, with log-probabilities (nats) and weight versions."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+    def add(
+        self, token_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]
+    ) -> None:
+        """Add tokens that came; equal lengths."""
+        assert len(token_ids) == len(logprobs) == len(versions)
+        self.token_ids.extend(token_ids)
+        self.logprobs.extend(logprobs)
+        self.versions.extend(versions)
+
+    def extend(self, more: Seen | Completion) -> None:
+        """Add what another replica drew after these."""
+        self.add(more.token_ids, more.logprobs, more.versions)
+
+    def completion(self, reason: FinishReason) -> Completion:
+        """As the response that it is."""
+        return Completion(tuple(self.token_ids), tuple(self.logprobs), tuple(self.versions), reason)
+
+
+class Replica(ABC):
+    """One engine of several that serve the same weights."""
+
+    name: str
+    gone_for_good: bool = False
+    """Whether it can never come back."""
+
+    @abstractmethod
+    async def generate(self, request: Request, seen: Seen) -> Completion:
+        """As ``RolloutEngine.generate``. Raises ReplicaLost where the replica is lost.
+
+        A replica that streams adds tokens to ``seen`` as they come. To be cancelled ends the
+        request there.
+        """
+
+    @abstractmethod
+    def abort(self, request_id: str) -> None:
+        """End a request: its ``generate`` returns what it has."""
+
+    async def check(self) -> str:
+        """Why it can take no requests now; empty where it can."""
+        return ""
+
+    async def welcome(self) -> None:
+        """Called before a replica that was away gets requests. Raises ReplicaLost."""
+
+
+def rest_of(request: Request, seen: Seen, deadline_s: float | None) -> Request | None:
+    """What is left of a request after ``seen``, to be done by ``deadline_s``; None: nothing.
+
+    Its seed is another one, since the tokens so far have used the first.
+    """
+    count, sampling = len(seen.token_ids), request.sampling
+    if count == 0:
+        return dataclasses.replace(request, deadline_s=deadline_s)
+    if count >= sampling.max_new_tokens:
+        return None
+    sampling = dataclasses.replace(
+        sampling,
+        max_new_tokens=sampling.max_new_tokens - count,
+        min_new_tokens=max(sampling.min_new_tokens - count, 0),
+        seed=None if sampling.seed is None else _later_seed(sampling.seed, count),
+    )
+    return dataclasses.replace(
+        request,
+        prompt_ids=(*request.prompt_ids, *seen.token_ids),
+        sampling=sampling,
+        deadline_s=deadline_s,
+    )
+
+
+def _later_seed(seed: int, count: int) -> int:
+    digest = hashlib.blake2b(f"rest/{seed}/{count}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
