@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import ClassVar
 
 __all__ = [
     "BatchError",
     "ConfigError",
     "DataError",
+    "EngineError",
+    "LostError",
+    "MethodFault",
     "ModelError",
     "PluginError",
     "RewardError",
     "RlframeError",
     "RolloutError",
     "SnapshotError",
+    "StuckError",
     "SyncError",
     "TrainingError",
     "WorkerError",
@@ -31,6 +36,8 @@ class RlframeError(Exception):
     """Base of every error that rlframe raises for a user; the CLI prints it without a traceback."""
 
     exit_code = 1
+    mendable: ClassVar[bool] = False
+    """Whether new workers that go on from the newest snapshot may not meet it again."""
 
 
 class ConfigError(RlframeError):
@@ -55,6 +62,12 @@ class BatchError(RlframeError):
     """A column is unknown, missing, written twice, or of the wrong shape or dtype."""
 
 
+class LostError(BatchError):
+    """Rows cannot be read any more: what held them is gone."""
+
+    mendable = True
+
+
 class RewardError(RlframeError):
     """A reward function raised, timed out, or returned something that is not a reward."""
 
@@ -63,8 +76,20 @@ class RolloutError(RlframeError):
     """A rollout engine refused or lost a request."""
 
 
+class EngineError(RolloutError):
+    """A rollout engine itself failed."""
+
+    mendable = True
+
+
 class TrainingError(RlframeError):
     """An update cannot be done: a non-finite loss too often, a batch that never fills."""
+
+
+class StuckError(TrainingError):
+    """Something that was waited for did not come in its time; the message names the limit."""
+
+    mendable = True
 
 
 class SnapshotError(RlframeError):
@@ -74,9 +99,13 @@ class SnapshotError(RlframeError):
 class SyncError(RlframeError):
     """A weight version is missing, incomplete or damaged; the one before goes on serving."""
 
+    mendable = True
+
 
 class WorkerError(RlframeError):
     """An exception or death in a worker, with role, rank, host and the remote traceback."""
+
+    mendable = True
 
     def __init__(self, role: str, rank: int, host: str, message: str, remote: str = "") -> None:
         super().__init__(role, rank, host, message, remote)
@@ -91,6 +120,12 @@ class WorkerError(RlframeError):
     def __str__(self) -> str:
         where = f"role '{self.role}', rank {self.rank} on {self.host}: {self.message}"
         return f"{where}\n{self.remote}" if self.remote else where
+
+
+class MethodFault(WorkerError):
+    """A method's own code raised in a worker: it would raise again."""
+
+    mendable = False
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

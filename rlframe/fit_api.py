@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import shlex
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rlframe.config import Config
-from rlframe.errors import ConfigError, RlframeError
-from rlframe.rng import set_rng_state
+from rlframe.errors import ConfigError
 from rlframe.snapshot import load_snapshot
 
 if TYPE_CHECKING:
     from rlframe.algorithm import Algorithm, ModelKind
-    from rlframe.build import Built
     from rlframe.host.host import PluginHost
     from rlframe.interfaces.model import ModelEngine
-    from rlframe.orchestrator import Orchestrator
     from rlframe.run_dir import RunPlace
-    from rlframe.snapshot import Snapshot
 
-__all__ = ["Fit", "Stopped", "build_policy", "fit", "resume_files", "run"]
+__all__ = ["Fit", "build_policy", "fit", "resume_files", "run"]
 
 
 @dataclass(frozen=True)
@@ -35,17 +26,6 @@ class Fit:
 
     run_dir: Path
     summary: Mapping[str, Any]
-
-
-class Stopped(RlframeError):
-    """The run was asked to stop by a signal; its state is saved."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message, exit_code)
-        self.message, self.exit_code = message, exit_code
-
-    def __str__(self) -> str:
-        return self.message
 
 
 def fit(
@@ -101,6 +81,7 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
     Raises ``Stopped`` after SIGINT, SIGTERM or SIGHUP, once the state is saved.
     """
     from rlframe.anchor import anchored
+    from rlframe.lives import live
     from rlframe.paths import check_models
 
     check_models(config)
@@ -111,7 +92,7 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
     place = open_run(config, resume)
     try:
         if not _is_finished(place, config.steps):
-            _run_in(place, config, host)
+            live(place, config, host)
         else:
             print(
                 f"the run {place.path} is finished at step {config.steps}: "
@@ -120,29 +101,6 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
         return Fit(place.path, read_summary(place.path))
     finally:
         place.close()
-
-
-def _run_in(place: RunPlace, config: Config, host: PluginHost) -> None:
-    from rlframe.place import find_place
-
-    where = find_place(config, config.algo.load()(config.algo.config))
-    from rlframe.build import build  # loads large libraries: a wrong placement is told before
-
-    built = build(config, host, place.path, where)
-    try:
-        if place.snapshot is not None:
-            restore(built, load_snapshot(place.snapshot))
-        with stop_on_signals(built.orchestrator):
-            built.orchestrator.fit()
-    finally:
-        built.close()
-    reason = built.orchestrator.stop_reason
-    if reason in _SIGNALS:
-        raise Stopped(
-            f"stopped by {reason} after step {built.orchestrator.step}; the state is saved. "
-            f"Go on with: rlframe fit --resume {shlex.quote(str(place.path))}",
-            128 + int(_SIGNALS[reason]),
-        )
 
 
 def _is_finished(place: RunPlace, steps: int) -> bool:
@@ -171,41 +129,3 @@ def build_policy(config: Config, kind: ModelKind = "policy") -> ModelEngine:
     engine: ModelEngine = config.role("policy").engine.load()(RankInfo())
     engine.setup(spec)
     return engine
-
-
-def restore(built: Built, snapshot: Snapshot) -> None:
-    """Put a snapshot's state into every part of a run."""
-    run = built.orchestrator
-    state = snapshot.state()
-    for role in run.algorithm.roles():
-        if role.trained:
-            run.roles[role.name].call("load", snapshot.path / role.name).result()
-    run.load_state_dict(state["run"])
-    run.parts.recorder.restore(state["summary"])
-    set_rng_state(state["rng"])
-
-
-_SIGNALS = {name: getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")}
-
-
-@contextmanager
-def stop_on_signals(run: Orchestrator) -> Iterator[None]:
-    """The first SIGINT, SIGTERM or SIGHUP ends the run after its step; a second one at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if run.stop_reason:
-            raise KeyboardInterrupt
-        run.stop_reason = signal.Signals(number).name
-        text = f"{run.stop_reason}: stopping after this step and saving; once more stops at once"
-        # Not from here: the signal may have come in the middle of a logger's own writing.
-        threading.Thread(target=run.parts.recorder.message, args=(text,), daemon=True).start()
-
-    before = {one: signal.signal(one, ask) for one in _SIGNALS.values()}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)

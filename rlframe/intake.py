@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from rlframe.buffer import Buffer
 from rlframe.collected import Collected
 from rlframe.entry import GroupEntry
-from rlframe.errors import TrainingError
+from rlframe.errors import StuckError, TrainingError
 from rlframe.requests import Row
 
 __all__ = ["Intake", "Player", "Prompts"]
@@ -117,7 +117,8 @@ class Intake:
         """Wait for ``at_least`` of the open groups to end (0: look only).
 
         For each that was turned down another one is begun, so that ``wanted`` can be reached.
-        Raises TrainingError after ``limit_s`` seconds without any, and where too many are refused.
+        Raises StuckError after ``limit_s`` seconds without any, TrainingError where too many are
+        refused.
         """
         before, since = len(self._open), time.monotonic()
         while True:
@@ -129,7 +130,7 @@ class Intake:
             if ended >= at_least or not self._open:
                 return
             if time.monotonic() - since > limit_s:
-                raise TrainingError(
+                raise StuckError(
                     f"no group ended in {limit_s:g} s (scheduler.wait_s) while {len(self._open)} "
                     f"were played, the oldest for {self._oldest()}: look at rollout, environment "
                     "and reward, or raise the limit"

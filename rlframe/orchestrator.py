@@ -25,6 +25,7 @@ from rlframe.columns import Schema
 from rlframe.config import Config
 from rlframe.data import PromptStream
 from rlframe.entry import GroupEntry
+from rlframe.errors import RlframeError
 from rlframe.intake import Intake
 from rlframe.interfaces.checkpoint import CheckpointEngine, SyncStats
 from rlframe.interfaces.cluster import WorkerGroup
@@ -41,6 +42,7 @@ from rlframe.metrics import (
 from rlframe.plan import UpdatePlan, plan_update
 from rlframe.publishing import Running, publish_to
 from rlframe.roles import roles_of
+from rlframe.run_state import Learned, load_run_state, run_state
 from rlframe.together import infer_together, update_together
 
 if TYPE_CHECKING:
@@ -94,6 +96,8 @@ class Orchestrator:
         self._read_before = 0
         self._specs = roles_of(self.config, self.algorithm)
         self._figures: dict[str, float] = {}
+        self._learned: Learned | None = None
+        self._step_began = 0.0
 
     @property
     def done(self) -> bool:
@@ -136,6 +140,7 @@ class Orchestrator:
             batch = add_advantages(self.algorithm, batch, self.roles["policy"])
         metrics = self._update(batch)
         self.ledger.done(batch)
+        self._learned = Learned(metrics, self.version + 1)
         return metrics
 
     def publish(self, running: Running = "none") -> None:
@@ -236,17 +241,33 @@ class Orchestrator:
     def _run_steps(self) -> None:
         scheduler = self.config.scheduler.load()(self.config.scheduler.config)
         self._announce_step()
-        started = time.perf_counter()
-        for metrics in scheduler.run(self):
-            self.step += 1
-            spent = time.perf_counter() - started
-            figures = self._complete(metrics, spent)
-            ask(self.algorithm, "after_step", figures)
-            self.parts.recorder.step_done(self, figures)
-            self._announce_step()
-            started = time.perf_counter()
+        try:
+            for metrics in scheduler.run(self):
+                self.parts.recorder.step_done(self, self._finish_step(metrics))
+                self._announce_step()
+        except Exception as error:
+            if self._learned is not None:
+                self._keep_learned(self._learned, error)
+            raise
+
+    def _finish_step(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Count a step, and its figures."""
+        self._learned = None
+        self.step += 1
+        figures = self._complete(metrics, time.perf_counter() - self._step_began)
+        ask(self.algorithm, "after_step", figures)
+        return figures
+
+    def _keep_learned(self, learned: Learned, error: Exception) -> None:
+        """Count a step that broke after its updates: what was learned is not to be lost."""
+        self.version = learned.version
+        try:
+            self.parts.recorder.step_learned(self, self._finish_step(learned.metrics))
+        except RlframeError as second:
+            error.add_note(f"step {self.step} was learned, and {second}")
 
     def _announce_step(self) -> None:
+        self._step_began = time.perf_counter()
         if not self.done:
             self.parts.callbacks.on_step_start(self)
 
@@ -274,27 +295,8 @@ class Orchestrator:
 
     def state_dict(self) -> dict[str, Any]:
         """What a snapshot keeps beside the models: JSON values and tensors."""
-        return {
-            "step": self.step,
-            "version": self.version,
-            "stream": self.stream.state_dict(),
-            "intake": self.intake.state_dict(),
-            "buffer": self.buffer.state_dict(),
-            "second": self.parts.second.stream.state_dict() if self.parts.second else None,
-            "kinds": {role.name: role.model for role in self._specs if role.trained},
-            "algorithm": ask_mapping(self.algorithm, "state_dict"),
-            "callbacks": self.parts.callbacks.state_dict(),
-        }
+        return run_state(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The reverse of :meth:`state_dict`."""
-        self.step, self.version = int(state["step"]), int(state["version"])
-        self.stream.load_state_dict(state["stream"])
-        self.intake.load_state_dict(state["intake"])
-        self.buffer.load_state_dict(
-            state["buffer"], schema=self.parts.schema, transfer=self.parts.transfer
-        )
-        if self.parts.second is not None:
-            self.parts.second.stream.load_state_dict(state["second"])
-        ask(self.algorithm, "load_state_dict", state["algorithm"])
-        self.parts.callbacks.load_state_dict(state["callbacks"])
+        load_run_state(self, state)

@@ -60,12 +60,18 @@ class Recorder:
         self._flat_steps = 0
         self._kept: dict[str, Any] | None = None
         self._saved_step = -1
+        self.saved: Path | None = None
+        """The last snapshot that was written."""
+        self._restart, self._restarts = "", list[Mapping[str, Any]]()
 
     # --- events of a run --------------------------------------------------------------------
 
     def started(self, run: Orchestrator) -> None:
         """Open the loggers; tell plugins."""
         self._logger.start(str(self.run_dir), self._config, self._config.steps, run.step)
+        if self._restart:
+            self.message(self._restart)
+            write_summary(self.run_dir, self._progress(run) | {"status": "running"})
         config = self._config
         rollout = "" if run.algorithm.offline else f", rollout {config.rollout.name}"
         self.message(
@@ -91,22 +97,24 @@ class Recorder:
     def step_done(self, run: Orchestrator, metrics: dict[str, float]) -> None:
         """Validate and save where it is due, then log the step's figures, complete."""
         options = self._config.run
-        self._tokens += metrics.get("perf/total_num_tokens", 0.0)
-        self._busy_s += metrics["timing_s/step"]
-        self._warn_of_no_signal(metrics)
+        self._count(metrics)
         last = run.done
         due = options.validate_every and run.step % options.validate_every == 0
         if due and not last:
             metrics |= self._validate(run)
         if last and run.step >= self._config.steps:
             metrics |= self.validated(run, "after")
-        self._logger.log(run.step, metrics)
-        self._callbacks.on_step_end(run, metrics)
-        self._hooks.rlframe_step_end(run=run, step=run.step, metrics=metrics)
+        self._log_step(run, metrics)
         # A callback may have ended the run: what it ended with is saved too.
         if run.done or (options.save_every and run.step % options.save_every == 0):
             self.save(run)
         self._kept = None if run.done else _before_collecting(run)
+
+    def step_learned(self, run: Orchestrator, metrics: dict[str, float]) -> None:
+        """A step whose updates were done before something broke: its state is what is rescued."""
+        self._count(metrics)
+        self._log_step(run, metrics)
+        self._kept = _before_collecting(run)
 
     def updating(self) -> None:
         """The weights are about to change: they no longer belong to the state of the last step."""
@@ -136,9 +144,9 @@ class Recorder:
         state = {"run": run.state_dict(), "rng": rng_state(), "summary": self._progress(run)}
         for part, values in (earlier or {}).items():
             state[part] |= values
-        path = self._snapshots.save(run.step, write, state)
+        self.saved = self._snapshots.save(run.step, write, state)
         self._saved_step = run.step
-        self._callbacks.on_snapshot_saved(run, str(path))
+        self._callbacks.on_snapshot_saved(run, str(self.saved))
 
     def finished(self, run: Orchestrator) -> None:
         """Write the summary and close the loggers."""
@@ -173,7 +181,21 @@ class Recorder:
         self._tokens, self._busy_s = float(summary["tokens"]), float(summary["busy_s"])
         self._began -= float(summary["wall_s"])
 
+    def restarted(self, why: str, restarts: Sequence[Mapping[str, Any]]) -> None:
+        """Told before the start: why this life began ("": the first), and every restart so far."""
+        self._restart, self._restarts = why, list(restarts)
+
     # --- inside --------------------------------------------------------------------------------
+
+    def _count(self, metrics: Mapping[str, float]) -> None:
+        self._tokens += metrics.get("perf/total_num_tokens", 0.0)
+        self._busy_s += metrics["timing_s/step"]
+        self._warn_of_no_signal(metrics)
+
+    def _log_step(self, run: Orchestrator, metrics: dict[str, float]) -> None:
+        self._logger.log(run.step, metrics)
+        self._callbacks.on_step_end(run, metrics)
+        self._hooks.rlframe_step_end(run=run, step=run.step, metrics=metrics)
 
     def _warn_of_no_signal(self, metrics: Mapping[str, float]) -> None:
         """Say once when several steps had nothing to tell a good response from a bad one."""
@@ -209,6 +231,7 @@ class Recorder:
     def _progress(self, run: Orchestrator) -> dict[str, Any]:
         return self._summary | {
             "steps": run.step,
+            "restarts": self._restarts,
             "wall_s": time.perf_counter() - self._began,
             "tokens": self._tokens,
             "busy_s": self._busy_s,

@@ -22,9 +22,10 @@ FIELDS: dict[str, Any] = {
     "wall_s": 0.0,
     "tokens_per_s": 0.0,
     "skipped": [],
+    "restarts": [],
 }
 """What every summary has: ``val_*`` are mean rewards (or losses), None where nothing was measured;
-``skipped`` lists skipped optimiser steps with their reasons."""
+``skipped`` lists skipped optimiser steps, ``restarts`` restarts, both with their reasons."""
 
 
 def write_summary(run_dir: str | Path, summary: Mapping[str, Any]) -> Path:

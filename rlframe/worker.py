@@ -12,7 +12,7 @@ import torch
 
 from rlframe.asking import MethodError
 from rlframe.config import Selected
-from rlframe.errors import RlframeError, WorkerError
+from rlframe.errors import MethodFault, RlframeError, WorkerError
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import RankInfo
@@ -35,7 +35,7 @@ class Worker:
 
     A result that is a set of columns is stored in the transfer engine; its handles are returned.
     An exception that is not an ``RlframeError``, or that a method's own code raised, becomes a
-    ``WorkerError``.
+    ``WorkerError``, a ``MethodFault`` in the second case.
     """
 
     def __init__(self, rank: RankInfo, transfer: TransferEngine) -> None:
@@ -106,13 +106,16 @@ class Worker:
         try:
             return call()
         except MethodError as error:
-            raise self._failed(role, f"{method}: {error.said}", error.__cause__ or error) from error
+            what = f"{method}: {error.said}"
+            raise self._failed(role, what, error.__cause__ or error, MethodFault) from error
         except RlframeError:
             raise
         except Exception as error:
             what = f"{method}: {type(error).__name__}: {error}"
             raise self._failed(role, what, error) from error
 
-    def _failed(self, role: str, what: str, error: BaseException) -> WorkerError:
+    def _failed(
+        self, role: str, what: str, error: BaseException, kind: type[WorkerError] = WorkerError
+    ) -> WorkerError:
         remote = "".join(traceback.format_exception(error))
-        return WorkerError(role, self.rank.rank, self.rank.host, what, remote)
+        return kind(role, self.rank.rank, self.rank.host, what, remote)

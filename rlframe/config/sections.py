@@ -35,7 +35,9 @@ class RunConfig:
     keep: int = 2
     """Snapshots kept, at least 1."""
     max_restarts: int = 0
-    """Restarts from the last snapshot after a worker died, at least 0."""
+    """Times that new workers go on from the newest snapshot after some died or hung, at least 0."""
+    restart_wait_s: float = 1.0
+    """Pause before a restart, seconds, at least 0; it doubles up to 60 without a new snapshot."""
     validate_every: int = 0
     """Steps between validations, at least 0; 0 validates only before and after."""
     samples_every: int = 10
@@ -49,6 +51,7 @@ class RunConfig:
         """Check ranges; raises ValueError."""
         for name in ("save_every", "max_restarts", "validate_every", "samples_every"):
             check_range(self, name, 0)
+        check_range(self, "restart_wait_s", 0)
         check_range(self, "keep", 1)
         check_range(self, "validation_prompts", 1)
         if not self.dir:

@@ -20,11 +20,6 @@ def validate(config: Config) -> None:
     """Cross-field checks of the core, then of every chosen component. Raises ConfigError."""
     _check_pools(config)
     _check_roles(config)
-    if config.run.max_restarts and "restart" not in config.cluster.load().capabilities:
-        raise ConfigError(
-            f"run.max_restarts={config.run.max_restarts}: cluster '{config.cluster.name}' restarts "
-            "no workers: set it to 0, or go on by hand with --resume auto"
-        )
     _check_overlap(config)
     minibatch = getattr(config.algo.config, "minibatch_prompts", 0)
     if minibatch > config.data.prompts_per_step:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlframe.balance import WIDTH
 from rlframe.protocol import Mesh
+from rlframe.stacks import all_stacks
 
 if TYPE_CHECKING:
     from rlframe.config import Config, PoolConfig
@@ -89,8 +90,7 @@ class Cluster(ABC):
     """Starts and ends worker groups. The only place that sets rank, world, threads, devices."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
-    """Of "processes": workers are processes of their own; "restart": it starts dead workers again,
-    ``run.max_restarts`` times."""
+    """Of "processes": workers are processes of their own."""
 
     config: Any
 
@@ -133,6 +133,10 @@ class Cluster(ABC):
         Where a cluster has processes it lives in one of its own, so ``make`` is pickled. A method
         may return :class:`~rlframe.interfaces.transfer.Produced`. Only after :meth:`start`.
         """
+
+    def stacks(self) -> str:
+        """Python stacks of every worker, for a step that hangs; those of this process here."""
+        return all_stacks()
 
     def close(self) -> None:
         """End every process that was started."""

@@ -6,11 +6,12 @@ import ctypes
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["TooLate", "Watchdog", "all_stacks"]
+from rlframe.stacks import all_stacks
+
+__all__ = ["TooLate", "Watchdog"]
 
 
 class _Interrupt(BaseException):
@@ -23,16 +24,6 @@ class TooLate(Exception):
     def __init__(self, limit_s: float, stacks: str) -> None:
         super().__init__(limit_s, stacks)
         self.limit_s, self.stacks = limit_s, stacks
-
-
-def all_stacks() -> str:
-    """Python stacks of all threads of this process."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    parts = [
-        f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
-        for ident, frame in sys._current_frames().items()
-    ]
-    return "\n".join(parts)
 
 
 class Watchdog:

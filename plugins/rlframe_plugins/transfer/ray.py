@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlframe.errors import BatchError
+from rlframe.errors import BatchError, LostError
 from rlframe.interfaces.transfer import Handle, TransferEngine, travels
 from rlframe.opaque import PickledRows
 from rlframe.packed import Packed
@@ -125,7 +125,7 @@ class RayTransfer(TransferEngine):
         self.bytes_read += sum(int(one.nbytes) for one in arrays if isinstance(one, np.ndarray))
         return [found[id(h)] if h.values is None else h.values for h in handles]
 
-    def _lost(self, handles: Sequence[Handle]) -> BatchError:
+    def _lost(self, handles: Sequence[Handle]) -> LostError:
         """Which of the blocks cannot be read."""
         import ray
 
@@ -134,11 +134,11 @@ class RayTransfer(TransferEngine):
                 ray.get(_object(handle))
             except (ray.exceptions.RayError, ValueError) as error:
                 reason = str(error).strip().splitlines()[0]
-                return BatchError(
+                return LostError(
                     f"column '{handle.column}' made by {handle.owner} is lost "
                     f"({handle.rows} rows): {type(error).__name__}: {reason}"
                 )
-        return BatchError("a block could not be read at first, and could be a moment later")
+        return LostError("a block could not be read at first, and could be a moment later")
 
     def _describe(self, name: str, packed: Packed) -> Handle:
         with_handle = travels(packed)

@@ -22,10 +22,10 @@ from rlframe.host.resolve import ship_file
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.interfaces.transfer import Handle, Produced, TransferEngine
 from rlframe.packed import Packed
+from rlframe.stacks import all_stacks
 from rlframe.worker import Worker
 from rlframe_plugins.clusters.ray.serving import Serving
 from rlframe_plugins.clusters.ray.slots import add_slots
-from rlframe_plugins.clusters.watchdog import all_stacks
 
 __all__ = ["Boot", "Reply", "Where", "WorkerActor", "WorkerProcess"]
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from rlframe.errors import RlframeError, RolloutError
+from rlframe.errors import EngineError, RlframeError
 
 __all__ = ["Serving"]
 
@@ -63,4 +63,4 @@ async def _play(engine: Any, key: int, request: Any, ended: queue.SimpleQueue[An
     except RlframeError as error:
         ended.put((key, error))
     except Exception as error:  # noqa: BLE001 - told to whoever asked
-        ended.put((key, RolloutError(f"{type(engine).__name__}: {type(error).__name__}: {error}")))
+        ended.put((key, EngineError(f"{type(engine).__name__}: {type(error).__name__}: {error}")))
