@@ -33,7 +33,8 @@ from rlframe.interfaces.strategy import ModelSpec
 from rlframe.interfaces.transfer import CountedTransfer
 from rlframe.metrics import validation_metrics
 from rlframe.model_scores import model_scores
-from rlframe.orchestrator import Orchestrator, Parts
+from rlframe.orchestrator import Orchestrator
+from rlframe.parts import Parts
 from rlframe.paths import load_tokenizer, resolve_model
 from rlframe.place import Place, find_place
 from rlframe.plan import plan_update

@@ -8,28 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from rlframe.advantages import add_advantages, columns_read
-from rlframe.algorithm import Algorithm, RoleSpec
+from rlframe.algorithm import RoleSpec
 from rlframe.asking import ask, ask_atoms, ask_mapping
 from rlframe.assemble_batch import join_entries
 from rlframe.batch import Batch
-from rlframe.buffer import Buffer
-from rlframe.callbacks import CallbackList
-from rlframe.collector_client import CollectorClient
-from rlframe.columns import Schema
-from rlframe.config import Config
-from rlframe.data import PromptStream
 from rlframe.entry import GroupEntry
 from rlframe.errors import RlframeError
 from rlframe.intake import Intake
-from rlframe.interfaces.checkpoint import CheckpointEngine, SyncStats
-from rlframe.interfaces.cluster import WorkerGroup
-from rlframe.interfaces.transfer import CountedTransfer
+from rlframe.interfaces.checkpoint import SyncStats
 from rlframe.ledger import Ledger
 from rlframe.metrics import (
     ROLE_PREFIX,
@@ -39,38 +30,14 @@ from rlframe.metrics import (
     score_metrics,
     staleness_metrics,
 )
+from rlframe.parts import Parts
 from rlframe.plan import UpdatePlan, plan_update
 from rlframe.publishing import Running, publish_to
 from rlframe.roles import roles_of
 from rlframe.run_state import Learned, load_run_state, run_state
 from rlframe.together import infer_together, update_together
 
-if TYPE_CHECKING:
-    from rlframe.record import Recorder
-    from rlframe.second_data import SecondData
-
 __all__ = ["Orchestrator", "Parts"]
-
-
-@dataclass
-class Parts:
-    """Everything that an Orchestrator is made of, built from a config."""
-
-    config: Config
-    algorithm: Algorithm
-    schema: Schema
-    stream: PromptStream
-    collector: CollectorClient
-    roles: Mapping[str, WorkerGroup]
-    transfer: CountedTransfer
-    """What the controller reads through; workers and collectors have their own."""
-    checkpoint: CheckpointEngine | None
-    """None for offline methods, which have no rollout engine."""
-    recorder: Recorder
-    callbacks: CallbackList
-    buffer: Buffer = field(default_factory=Buffer)
-    second: SecondData | None = None
-    rollout: WorkerGroup | None = None
 
 
 class Orchestrator:
