@@ -36,13 +36,20 @@ class RewardConfig:
     parts: tuple[RewardPart, ...] = ()
     """The rewards: name, weight, label (default: the name), when and own options of each."""
     on_error: Literal["fail", "skip"] = "fail"
-    """fail ends the run when a reward raises; skip leaves the response out, and counts it."""
+    """fail ends the run when a reward or environment raises; skip leaves the response out, and
+    counts it."""
+    retries: int = 0
+    """Times that what raised or took too long is tried again before on_error, at least 0."""
+    retry_wait_s: float = 1.0
+    """Pause before the first of these, seconds, at least 0; it doubles up to 30."""
     timeout_s: float = 60.0
     """Longest time for scoring one group, seconds, above 0."""
 
     def __post_init__(self) -> None:
         """Check ranges; raises ValueError."""
         check_range(self, "timeout_s", above=0)
+        check_range(self, "retries", 0)
+        check_range(self, "retry_wait_s", 0)
         labels = [part.label for part in self.parts]
         for label in labels:
             if labels.count(label) > 1:

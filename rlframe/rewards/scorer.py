@@ -17,6 +17,7 @@ from rlframe.requests import Episode, Row
 from rlframe.rewards.calls import TookTooLong
 from rlframe.rewards.function import FunctionReward
 from rlframe.rewards.loops import LoopThread
+from rlframe.rewards.retries import may_retry, pauses
 from rlframe.rewards.values import LARGEST, NotAReward, as_parts, shown, told
 
 if TYPE_CHECKING:
@@ -75,8 +76,9 @@ def load_reward(selected: Selected) -> Reward:
 class Scorer:
     """Fills ``reward`` and ``reward_parts`` of episodes.
 
-    ``timeout_s`` is the longest time of one reward for one group, in seconds, but for a reward
-    that has limits of its own. With
+    What a reward raised, or did not give in time, is asked for ``retries`` times more, after a
+    pause of ``retry_wait_s`` seconds that doubles. ``timeout_s`` is the longest time of one reward
+    for one group, in seconds, but for a reward that has limits of its own. With
     ``on_error='skip'`` an episode that a reward could not score leaves its group.
     """
 
@@ -86,8 +88,11 @@ class Scorer:
         *,
         on_error: Literal["fail", "skip"] = "fail",
         timeout_s: float = 60.0,
+        retries: int = 0,
+        retry_wait_s: float = 1.0,
     ) -> None:
         self.rewards = tuple(rewards)
+        self.retries, self.retry_wait_s = retries, retry_wait_s
         self.on_error = on_error
         self.timeout_s = timeout_s
         self._fault = ""
@@ -100,7 +105,13 @@ class Scorer:
             WeightedReward(p.label, load_reward(p.reward), p.weight, p.when, p.into)
             for p in config.parts
         ]
-        return cls(rewards, on_error=config.on_error, timeout_s=config.timeout_s)
+        return cls(
+            rewards,
+            on_error=config.on_error,
+            timeout_s=config.timeout_s,
+            retries=config.retries,
+            retry_wait_s=config.retry_wait_s,
+        )
 
     @property
     def gives_rewards(self) -> bool:
@@ -162,6 +173,21 @@ class Scorer:
     async def _outcomes(
         self, one: WeightedReward, row: Row, episodes: Sequence[Episode]
     ) -> list[Any]:
+        """A value or an exception an episode, after every retry."""
+        found = await self._asked(one, row, episodes)
+        for pause in pauses(self.retries, self.retry_wait_s):
+            failed = [i for i, value in enumerate(found) if may_retry(value)]
+            if not failed:
+                break
+            await asyncio.sleep(pause)
+            alone = isinstance(one.reward, FunctionReward) and not one.reward.batched
+            places = failed if alone else range(len(episodes))
+            again = await self._asked(one, row, [episodes[i] for i in places])
+            fresh = dict(zip(places, again, strict=True))
+            found = [fresh[i] if i in failed else value for i, value in enumerate(found)]
+        return found
+
+    async def _asked(self, one: WeightedReward, row: Row, episodes: Sequence[Episode]) -> list[Any]:
         """A value or an exception an episode; a fault of the whole call is that of each."""
         try:
             if isinstance(one.reward, FunctionReward):
