@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlframe.requests import Episode, FinishReason, Group
@@ -31,6 +31,8 @@ class EpisodeSummary:
     """Rows of the batch, one a segment."""
     versions: tuple[int, int]
     """The oldest and the newest weights that sampled a token; (-1, -1) where none was sampled."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Counts and seconds that the environment gave."""
 
     @classmethod
     def of(cls, episode: Episode) -> EpisodeSummary:
@@ -45,6 +47,7 @@ class EpisodeSummary:
             finish_reason=episode.finish_reason,
             rows=len(episode.segments),
             versions=(min(seen), max(seen)),
+            figures=dict(episode.figures),
         )
 
 

@@ -128,6 +128,14 @@ class Episode:
     reward_parts: dict[str, float] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
     """Further per-episode columns declared by a component."""
+    earned: float | Mapping[str, float] | None = None
+    """What the environment gave: a summand of the outcome beside those of the rewards."""
+    fault: str = ""
+    """Why the environment could not play it to its end; it is then left out and counted."""
+    figures: dict[str, float] = field(default_factory=dict, compare=False)
+    """Counts and seconds of the episode (turns, tool calls, ...), logged as means."""
+    trace: list[dict[str, Any]] = field(default_factory=list, compare=False)
+    """Its turns for ``traces/`` in the run's folder: JSON values."""
 
     @property
     def length(self) -> int:

@@ -29,7 +29,7 @@ class Option:
 
 def config_class(resolved: Resolved) -> type[Any] | None:
     """The nested ``Config`` of a component, or None. Raises PluginError: it is no dataclass."""
-    config = getattr(resolved.value, "Config", None)
+    config = getattr(resolved.offered, "Config", None)
     word = WORDS.get(resolved.kind, resolved.kind)
     if config is None:
         return SamplingConfig if resolved.kind == "rollout" else None
@@ -72,7 +72,7 @@ class Selector:
 
     def _resolve(self, kind: str, chosen: Chosen, path: str, word: str) -> tuple[Resolved, Leaf]:
         if path in self.objects:
-            resolved = resolve_object(kind, self.objects[path])
+            resolved = resolve_object(kind, self.objects[path], self.host)
             return resolved, Leaf(resolved.name, "python", resolved.name)
         name = chosen.tree.get("name")
         if not isinstance(name, Leaf) or not isinstance(name.value, str):
@@ -107,7 +107,7 @@ def finish(resolved: Resolved, tree: Tree, path: str) -> Selected:
     # Passed from Python by itself: a file can name it by its module only.
     passed = resolved.component is None and resolved.importable and ":" not in resolved.name
     name = resolved.target if passed else resolved.name
-    return Selected(name, resolved.target, built, resolved.sha256, value)
+    return Selected(name, resolved.target, built, resolved.sha256, value, resolved.adapter)
 
 
 def _core_fields(config: type[Any] | None) -> set[str]:

@@ -57,6 +57,8 @@ class Component:
     requires: tuple[str, ...] = ()
     extra: str | None = None
     summary: str = ""
+    adapts: bool = False
+    """Whether its class method ``adapt`` makes a component of the kind out of any plain class."""
     distribution: str = ""
     plugin: str = ""
 

@@ -25,7 +25,7 @@ from rlframe.host.components import WORDS, Component
 from rlframe.host.host import PluginHost
 from rlframe.host.packages import missing_hint
 
-__all__ = ["Resolved", "load_target", "resolve", "resolve_object", "ship_file"]
+__all__ = ["Resolved", "adapted", "load_target", "resolve", "resolve_object", "ship_file"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,13 @@ class Resolved:
     component: Component | None = None
     importable: bool = True
     """False for a class or function without a name to import it by; it travels by value."""
+    adapter: str = ""
+    """Target of the component whose ``adapt`` makes one of the kind out of the plain class."""
+
+    @property
+    def offered(self) -> Any:
+        """The component itself: ``value``, or what the adapter makes of it."""
+        return adapted(self.value, self.adapter)
 
 
 def resolve(host: PluginHost, kind: str, name: str) -> Resolved:
@@ -54,7 +61,7 @@ def resolve(host: PluginHost, kind: str, name: str) -> Resolved:
     if ":" in name:
         target = _absolute(name)
         value, sha256 = _import(target, f"{word} '{name}'")
-        resolved = Resolved(kind, name, target, value, sha256)
+        resolved = Resolved(kind, name, target, value, sha256, adapter=_adapter(host, kind, value))
     else:
         component = host.find(kind, name)
         hint = missing_hint(component)
@@ -67,7 +74,7 @@ def resolve(host: PluginHost, kind: str, name: str) -> Resolved:
     return resolved
 
 
-def resolve_object(kind: str, value: Any) -> Resolved:
+def resolve_object(kind: str, value: Any, host: PluginHost | None = None) -> Resolved:
     """A class, an instance of one, or a reward function, as passed from Python.
 
     Raises PluginError where it is not of that kind.
@@ -78,7 +85,9 @@ def resolve_object(kind: str, value: Any) -> Resolved:
     if kind == "reward" and callable(value) and not is_named:
         return Resolved(kind, named.__name__, f"{module}:{name}", value, importable=False)
     importable = module != "__main__" and "<" not in name and module in sys.modules
-    resolved = Resolved(kind, named.__name__, f"{module}:{name}", named, importable=importable)
+    adapter = _adapter(host, kind, named) if host is not None else ""
+    target = f"{module}:{name}"
+    resolved = Resolved(kind, named.__name__, target, named, importable=importable, adapter=adapter)
     word = WORDS.get(kind, kind)
     _check_kind(resolved, word)
     if not is_named:
@@ -101,6 +110,11 @@ def _check_instance(value: Any, word: str) -> None:
         both_plain = isinstance(mine, plain) and isinstance(other, plain)
         if name != "config" and (type(mine) is not type(other) or (both_plain and mine != other)):
             raise PluginError(f"{advice} (its attribute '{name}' would be lost)")
+
+
+def adapted(value: Any, adapter: str) -> Any:
+    """What the component at ``adapter`` makes of a plain class; without one, the class itself."""
+    return load_target(adapter).adapt(value) if adapter else value
 
 
 def load_target(target: str, sha256: str = "") -> Any:
@@ -216,6 +230,7 @@ _BASES = {
     "rollout": "rlframe.interfaces.rollout:RolloutEngine",
     "reward": "rlframe.interfaces.data:Reward",
     "environment": "rlframe.interfaces.data:Environment",
+    "tool-parser": "rlframe.interfaces.tools:ToolParser",
     "dataset": "rlframe.interfaces.data:Dataset",
     "scheduler": "rlframe.interfaces.loop:Scheduler",
     "sampler": "rlframe.interfaces.loop:Sampler",
@@ -233,9 +248,18 @@ _OBJECTS = {"protocol": "rlframe.protocol:Protocol"}
 """Kinds whose components are objects of a class."""
 
 
+def _adapter(host: PluginHost, kind: str, value: Any) -> str:
+    """Target of the component that adapts a plain class to its kind; empty: there is no need."""
+    found = [one.target for one in host.components(kind).values() if one.adapts]
+    if not found or not inspect.isclass(value) or kind not in _BASES:
+        return ""
+    base, _ = _import(_BASES[kind], _BASES[kind])
+    return "" if issubclass(value, base) else found[0]
+
+
 def _check_kind(resolved: Resolved, word: str) -> None:
     """A whole class of the kind's base, where it has one; a reward may be a function."""
-    value = resolved.value
+    value = resolved.offered
     if resolved.kind in _OBJECTS:
         _check_object(resolved, word, _OBJECTS[resolved.kind])
         return

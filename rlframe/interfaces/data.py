@@ -75,6 +75,13 @@ class Environment(ABC):
     """Turns a request into an episode by asking the policy once or several times."""
 
     config: Any
+    gives_rewards: ClassVar[bool] = False
+    """Whether its episodes have ``earned`` something: rewards may then be left out."""
+
+    @classmethod
+    def context_tokens(cls, config: Any) -> int:
+        """The longest context that it asks with, tokens; 0: that of the prompts."""
+        return 0
 
     def __init__(self, config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         self.config = config
@@ -83,3 +90,6 @@ class Environment(ABC):
     @abstractmethod
     async def run(self, row: Row, request: Request, generate: Generate) -> Episode:
         """Play one episode."""
+
+    def close(self) -> None:  # noqa: B027 - optional
+        """End what it started; it is not asked again."""

@@ -212,6 +212,9 @@ class Scorer:
     ) -> None:
         parts: dict[str, float] = {}
         total: float | None = None
+        if episode.earned is not None:
+            parts = self._earned(row, episode)
+            total = sum(parts.values()) if parts else None
         for one, value in zip(rewards, values, strict=True):
             if isinstance(value, BaseException):
                 raise RewardError(self._tell(one, value, row, episode)) from value
@@ -231,6 +234,16 @@ class Scorer:
                 f"{', '.join(f'{name} {value:g}' for name, value in parts.items())}"
             )
         episode.reward, episode.reward_parts = total, parts
+
+    def _earned(self, row: Row, episode: Episode) -> dict[str, float]:
+        """What the environment gave, checked as a reward is."""
+        try:
+            return as_parts(episode.earned, "env")
+        except NotAReward as error:
+            where = row.source or f"group {row.group_id}"
+            raise RewardError(
+                f"the environment gave {error} as reward ({where}){_ADVICE}"
+            ) from error
 
     def _tell(self, one: WeightedReward, error: BaseException, row: Row, episode: Episode) -> str:
         if isinstance(error, TookTooLong):
