@@ -20,7 +20,7 @@ from rlframe.callbacks import CallbackList
 from rlframe.collector_client import CollectorClient
 from rlframe.collector_spec import CollectorParts, CollectorSpec
 from rlframe.config import Config
-from rlframe.connect import connect_checkpoint, rollout_mesh
+from rlframe.connect import connect_checkpoint, longest_prompt, rollout_mesh
 from rlframe.data import PromptStream, open_dataset, read_rows, stop_token_ids
 from rlframe.errors import ConfigError
 from rlframe.host.host import PluginHost
@@ -117,7 +117,7 @@ def _build(
         here = CollectorParts(algorithm, tokenizer, scorer)
         rollout = groups.get("rollout")
         client = rollout.client() if rollout is not None else None
-        spec = CollectorSpec.of(config, path, sampling.max_new_tokens, client, here)
+        spec = CollectorSpec.of(config, path, sampling.max_new_tokens, client, here, run_dir)
         collector = CollectorClient.start(place.cluster, spec, algorithm.schema(), read)
         validator = _validator(config, collector, validation, groups, algorithm)
         callbacks = CallbackList.from_config(config.callback)
@@ -232,7 +232,7 @@ def start_groups(
                 model=config.model,
                 seed=config.seed,
                 device=place.info.device,
-                max_prompt_tokens=config.data.max_prompt_tokens,
+                max_prompt_tokens=longest_prompt(config),
                 max_new_tokens=sampling.max_new_tokens,
                 mesh=rollout_mesh(config, placement),
                 grouping=config.resharder.load().grouping,

@@ -21,6 +21,7 @@ from rlframe.interfaces.transfer import Produced
 from rlframe.loops import OwnLoop, ThreadLoop
 from rlframe.protocol import ONE_TO_ONE, protocol
 from rlframe.requests import Completion, Episode, Group, Request, Row
+from rlframe.tracing import Tracer
 
 if TYPE_CHECKING:
     from rlframe.rewards import Scorer
@@ -50,9 +51,11 @@ class Collector:
         client: RolloutEngine,
         seed: int,
         prompt_key: str = "prompt",
+        tracer: Tracer | None = None,
     ) -> None:
         self._algorithm, self._environment, self._scorer = algorithm, environment, scorer
         self._client, self._seed, self._prompt_key = client, seed, prompt_key
+        self._tracer, self._fault = tracer or Tracer(), ""
         self._loop: OwnLoop | ThreadLoop = OwnLoop()
         self._playing: set[asyncio.Task[tuple[Group, int]]] = set()
 
@@ -96,7 +99,7 @@ class Collector:
                 accepted.append(group)
             else:
                 out.refused.append(group.row.group_id)
-        out.fault = self._scorer.take_fault()
+        out.fault, self._fault = self._scorer.take_fault() or self._fault, ""
         columns, out.groups = pack_groups(accepted, self._algorithm.schema(), self._prompt_key)
         return Produced(out, columns)
 
@@ -115,18 +118,25 @@ class Collector:
         return lambda row: [row.request() for _ in range(samples)]
 
     def close(self) -> None:
-        """End the loop and what still runs on it."""
+        """End the loop and what still runs on it, and the environment."""
         self._loop.close()
+        self._environment.close()
 
     async def run_group(self, row: Row, requests: Sequence[Request]) -> tuple[Group, int]:
         """Episodes of one draw, scored, and the number of episodes that no reward could score."""
         stamped = [self._stamp(row, position, r) for position, r in enumerate(requests)]
         episodes = await _gather([self._play(row, request) for request in stamped])
-        scored = await self._scorer.score(row, episodes)
+        scored = await self._scorer.score(row, self._whole(episodes))
+        self._tracer.write(row, episodes)
         # A reward model scores them later, or nobody does.
-        unscored = not self._scorer.gives_rewards
+        unscored = not (self._scorer.gives_rewards or self._environment.gives_rewards)
         kept = [episode for episode in scored if unscored or episode.reward is not None]
         return Group(row, kept), len(episodes) - len(kept)
+
+    def _whole(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """Those that their environment could play to the end."""
+        self._fault = next((one.fault for one in episodes if one.fault), self._fault)
+        return [one for one in episodes if not one.fault]
 
     async def _run_groups(
         self, rows: Sequence[Row], requests_of: Callable[[Row], list[Request]]

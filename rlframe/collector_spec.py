@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlframe.config import Config, RewardConfig, Selected
+from rlframe.tracing import Tracer
 
 if TYPE_CHECKING:
     from rlframe.algorithm import Algorithm
@@ -43,6 +45,7 @@ class CollectorSpec:
     seed: int
     client: RolloutEngine | None
     here: CollectorParts | None = None
+    tracer: Tracer = Tracer()
 
     @classmethod
     def of(
@@ -52,8 +55,9 @@ class CollectorSpec:
         max_new_tokens: int,
         client: RolloutEngine | None,
         here: CollectorParts | None = None,
+        run_dir: Path | None = None,
     ) -> CollectorSpec:
-        """From a run's config."""
+        """From a run's config; without a folder of the run nothing is traced."""
         return cls(
             algorithm=config.algo,
             environment=config.env,
@@ -64,6 +68,7 @@ class CollectorSpec:
             seed=config.seed,
             client=client,
             here=here,
+            tracer=Tracer(str(run_dir / "traces"), config.run.trace_every) if run_dir else Tracer(),
         )
 
     def __call__(self) -> Collector | OfflineCollector:
@@ -78,7 +83,13 @@ class CollectorSpec:
             )
         environment = self.environment.load()(self.environment.config, parts.tokenizer)
         return Collector(
-            parts.algorithm, environment, parts.scorer, self.client, self.seed, self.prompt_key
+            parts.algorithm,
+            environment,
+            parts.scorer,
+            self.client,
+            self.seed,
+            self.prompt_key,
+            tracer=self.tracer,
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rlframe.interfaces.cluster import Placement, WorkerGroup
     from rlframe.protocol import Mesh
 
-__all__ = ["connect_checkpoint", "rollout_mesh"]
+__all__ = ["connect_checkpoint", "longest_prompt", "rollout_mesh"]
 
 
 def connect_checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any:
@@ -30,6 +30,12 @@ def connect_checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any
             engine.use_adapters(adapters)
     engine.prepare(plan, policy, rollout)
     return engine
+
+
+def longest_prompt(config: Config) -> int:
+    """The longest context that the rollout is asked with, tokens: of prompts, or of later turns."""
+    context = int(config.env.load().context_tokens(config.env.config))
+    return max(config.data.max_prompt_tokens, context - int(config.rollout.config.max_new_tokens))
 
 
 def rollout_mesh(config: Config, placement: Placement) -> Mesh:

@@ -32,7 +32,7 @@ from rlframe.place import find_place
 from rlframe.requests import Group, Row, Sampling
 from rlframe.rewards import Scorer
 
-__all__ = ["EvalOptions", "Report", "evaluate", "summarise"]
+__all__ = ["EvalOptions", "PolicyOnly", "Report", "evaluate", "summarise"]
 
 _AT_ONCE = 2048
 """Episodes that are played together."""
@@ -98,10 +98,11 @@ class Report:
             yield f"{name:<28}{value:>10.4g}"
 
 
-class _Sampled(Algorithm):
+class PolicyOnly(Algorithm):
     """Only a policy, which is not trained."""
 
     def roles(self) -> tuple[RoleSpec, ...]:
+        """See :class:`Algorithm`."""
         return (RoleSpec("policy"),)
 
 
@@ -118,7 +119,7 @@ def evaluate(
     Raises ConfigError, DataError, ModelError, RewardError, SnapshotError.
     """
     find_model("model.path", config.model.path)
-    algorithm = _Sampled()
+    algorithm = PolicyOnly()
     with ExitStack() as ends:
         place = find_place(config, algorithm)
         ends.callback(place.cluster.close)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from rlframe.assemble_batch import part_names
 from rlframe.batch import Batch
-from rlframe.entry import GroupSummary
+from rlframe.entry import EpisodeSummary, GroupSummary
 from rlframe.ops import has_signal
-from rlframe.requests import Group
+from rlframe.requests import Episode, Group
 
 __all__ = [
     "ROLE_PREFIX",
@@ -84,6 +84,7 @@ def batch_metrics(batch: Batch, groups: Sequence[GroupSummary]) -> dict[str, flo
     tokens = batch.lengths("prompt_ids").sum() + batch.lengths("response_ids").sum()
     out["perf/total_num_tokens"] = float(tokens)
     out["collect/episodes"] = float(len(np.unique(np.asarray(batch["episode_ids"])[train])))
+    out |= _environment_figures([e for group in groups for e in group.episodes if e.train])
     if "rewards" not in batch:
         return out
     rewards = np.asarray(batch["rewards"]).astype(np.float64)[train]
@@ -96,6 +97,17 @@ def batch_metrics(batch: Batch, groups: Sequence[GroupSummary]) -> dict[str, flo
         if len(known):
             out[f"reward/{name}/mean"] = float(known.mean())
     return out
+
+
+def _environment_figures(
+    episodes: Sequence[EpisodeSummary | Episode], prefix: str = "env"
+) -> dict[str, float]:
+    """Mean over the episodes of each figure that any has; one that has it not counts as 0."""
+    names = sorted({name for e in episodes for name in e.figures})
+    return {
+        f"{prefix}/{name}": float(np.mean([e.figures.get(name, 0.0) for e in episodes]))
+        for name in names
+    }
 
 
 def score_metrics(batch: Batch, names: Iterable[str]) -> dict[str, float]:
@@ -148,4 +160,4 @@ def validation_metrics(groups: Sequence[Group] | Sequence[GroupSummary]) -> dict
     for name in names:
         known = [e.reward_parts[name] for e in episodes if name in e.reward_parts]
         out[f"val/reward/{name}/mean"] = float(np.mean(known))
-    return out
+    return out | _environment_figures(episodes, "val/env")

@@ -12,7 +12,7 @@ from rlframe.config.load import Asked, load_config
 from rlframe.errors import ConfigError
 from rlframe.host.host import current_host
 
-__all__ = ["evaluate"]
+__all__ = ["asked_of", "evaluate", "is_run", "policy_of"]
 
 _CONFIG_YAML, _CONFIG_JSON, _MANIFEST = "config.yaml", "config.json", "manifest.json"
 
@@ -29,8 +29,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if arguments.model is not None:
         raise ConfigError("--model is the first word here: rlframe eval MODEL|RUN --data URI")
     target = Path(arguments.target).expanduser()
-    is_run = _is_run(target)
-    asked = _asked(arguments, target if is_run else None)
+    run = target if is_run(target) else None
+    asked = asked_of(arguments, run)
     loaded = load_config(current_host(), asked)
     for note in loaded.notes:
         say(f"rlframe: note: {note}")
@@ -53,7 +53,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
             raise ConfigError("there is no data.validate to evaluate on: name some with --data URI")
         held_out = dataclasses.replace(config.data, train=config.data.validate)
         config = dataclasses.replace(config, data=held_out)
-    policy = _policy(target) if is_run else None
+    policy = policy_of(target) if run is not None else None
     report = evaluation.evaluate(config, current_host(), options, policy=policy, say=say)
     if arguments.json:
         print(json.dumps(report.to_dict(), indent=1))
@@ -62,13 +62,14 @@ def evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _is_run(path: Path) -> bool:
+def is_run(path: Path) -> bool:
     """A run's folder, or a snapshot in one; a model's folder has no config.yaml of ours."""
     run = (path / _CONFIG_YAML).is_file() and (path / _CONFIG_JSON).is_file()
     return run or (path / _MANIFEST).is_file()
 
 
-def _asked(arguments: argparse.Namespace, run: Path | None) -> Asked:
+def asked_of(arguments: argparse.Namespace, run: Path | None) -> Asked:
+    """The config of a run, or the defaults for a model, under what was asked for."""
     flags = asked_flags(arguments)
     files = list(arguments.config)
     if run is None:
@@ -82,7 +83,7 @@ def _asked(arguments: argparse.Namespace, run: Path | None) -> Asked:
     return Asked(files, arguments.overrides, flags, values)
 
 
-def _policy(target: Path) -> Path:
+def policy_of(target: Path) -> Path:
     """The policy in a snapshot, or in the newest one of a run. Raises SnapshotError."""
     from rlframe.errors import SnapshotError
     from rlframe.snapshot import SnapshotStore, load_snapshot

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from rlframe import __version__
 from rlframe.cli.parser import (
     CliParser,
+    add_chat_flags,
     add_config_flags,
     add_eval_flags,
     parse,
@@ -97,6 +98,7 @@ def _add_core_commands(subcommands: argparse._SubParsersAction[CliParser]) -> No
                 "--resume", metavar="auto|PATH", help="go on from the last, or that, snapshot"
             )
     _add_eval(subcommands)
+    _add_chat(subcommands)
     plugins = subcommands.add_parser("plugins", help="list plugins, components and errors")
     plugins.add_argument("--json", action="store_true", help="as JSON")
     plugins.set_defaults(run=_plugins)
@@ -121,6 +123,14 @@ def _add_eval(subcommands: argparse._SubParsersAction[CliParser]) -> None:
     )
     add_eval_flags(command)
     command.set_defaults(run=_eval)
+
+
+def _add_chat(subcommands: argparse._SubParsersAction[CliParser]) -> None:
+    command = subcommands.add_parser(
+        "chat", help="talk with a model or run", add_help=False, allow_abbrev=False
+    )
+    add_chat_flags(command)
+    command.set_defaults(run=_chat)
 
 
 def _fit(arguments: argparse.Namespace) -> int:
@@ -148,6 +158,13 @@ def _eval(arguments: argparse.Namespace) -> int:
     from rlframe.cli.eval import evaluate
 
     return evaluate(arguments)
+
+
+def _chat(arguments: argparse.Namespace) -> int:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from rlframe.cli.chat import chat
+
+    return chat(arguments)
 
 
 def _plugins(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from rlframe.errors import ConfigError, unknown_name
 __all__ = [
     "SELECTORS",
     "CliParser",
+    "add_chat_flags",
     "add_config_flags",
     "add_eval_flags",
     "asked_flags",
@@ -80,6 +81,22 @@ def add_eval_flags(parser: argparse.ArgumentParser) -> None:
     add("--answer", metavar="REGEX", help="what a response votes for in maj@k: the last match")
     add("--save", metavar="FILE", help="write every response as a JSON line")
     add("--json", action="store_true", help="print JSON")
+
+
+def add_chat_flags(parser: argparse.ArgumentParser) -> None:
+    """What ``rlframe chat`` takes beside the flags of a config."""
+    parser.add_argument(
+        "target",
+        metavar="MODEL|RUN",
+        nargs="?",
+        help="model folder, hub name or pkg:PACKAGE/FOLDER; or a run's folder or snapshot",
+    )
+    add_config_flags(parser)
+    add = parser.add_argument_group("conversation").add_argument
+    add("--once", metavar="TEXT", help="print the answer to this, and leave")
+    add("--system", metavar="TEXT", default="", help="system message")
+    add("--plain", action="store_true", help="text as it stands, no chat template")
+    add("--temperature", metavar="T", type=float, help="default: the rollout's own")
 
 
 def asked_flags(arguments: argparse.Namespace) -> dict[str, str]:

@@ -147,8 +147,9 @@ class Assembly:
                 f"reward.{key} ({first_source(rest[key])}) stands beside reward.parts: "
                 "put it into one of the parts"
             )
-        if "parts" not in rest and "reward" in self._roles() and _defaulted(rest):
-            tree["parts"] = {}  # the default makes way for a reward model
+        others = "reward" in self._roles() or self.slots["env"].offered.gives_rewards
+        if "parts" not in rest and others and _defaulted(rest):
+            tree["parts"] = {}  # the default makes way for a reward model, or the environment's own
         elif "parts" in rest:
             tree["parts"] = dict(self._items("reward.parts", "reward", rest["parts"]))
         else:

@@ -42,6 +42,8 @@ class RunConfig:
     """Steps between validations, at least 0; 0 validates only before and after."""
     samples_every: int = 10
     """Steps between written samples of prompts and responses, at least 0; 0 writes none."""
+    trace_every: int = 32
+    """Draws between those whose episodes of several turns go whole to traces/; 0 writes none."""
     dump_rollouts: bool = False
     """Write every completion under rollouts/, so that the rollout 'replay' can play them again."""
     validation_prompts: int = 512
@@ -51,6 +53,7 @@ class RunConfig:
         """Check ranges; raises ValueError."""
         for name in ("save_every", "max_restarts", "validate_every", "samples_every"):
             check_range(self, name, 0)
+        check_range(self, "trace_every", 0)
         check_range(self, "restart_wait_s", 0)
         check_range(self, "keep", 1)
         check_range(self, "validation_prompts", 1)
