@@ -49,13 +49,19 @@ class HttpServer:
         """Cut every connection and listen no more, as a killed process does."""
         self._loop.run(self._die())
 
+    def rise(self) -> None:
+        """Listen again after :meth:`die`, at the same address."""
+        self._server, self.port = self._loop.run(self._start(self.port))
+
     def close(self) -> None:
         """End it."""
         self.die()
         self._loop.close()
 
-    async def _start(self) -> tuple[asyncio.Server, int]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1024)
+    async def _start(self, port: int = 0) -> tuple[asyncio.Server, int]:
+        server = await asyncio.start_server(
+            self._serve, "127.0.0.1", port, backlog=1024, reuse_address=True
+        )
         return server, int(server.sockets[0].getsockname()[1])
 
     async def _die(self) -> None:

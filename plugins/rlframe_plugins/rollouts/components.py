@@ -25,4 +25,10 @@ ROLLOUTS = (
         "rlframe_plugins.rollouts.replay:ReplayRollout",
         summary="reads the rollouts that another run dumped",
     ),
+    Component(
+        "rollout",
+        "sglang",
+        "rlframe_plugins.rollouts.sglang.engine:SGLangRollout",
+        summary="SGLang servers by URL: tokens in and out, weights, pause, sleep",
+    ),
 )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from rlframe.errors import RolloutError
@@ -62,6 +63,8 @@ class Fleet:
     ) -> None:
         assert replicas, "no replica"
         self.places = [Place(one) for one in replicas]
+        for place in self.places:
+            place.replica.on_back = partial(self._returned, place)
         self.counts = {"deaths": 0.0, "returns": 0.0}
         self._name, self._options, self._tell, self._busy = name, options, tell, busy
         self._waiters: set[asyncio.Future[None]] = set()
@@ -91,12 +94,12 @@ class Fleet:
             task.add_done_callback(self._checks.discard)
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have one task of this loop that checks replicas while requests are open."""
+        """Have one task of this loop that checks replicas while that is of use."""
         if self._guard is None or self._guard.done() or self._guard.get_loop() is not loop:
             self._guard = loop.create_task(self._check_all())
 
     async def _check_all(self) -> None:
-        while self._busy():
+        while self._busy() or any(not p.up and not p.replica.gone_for_good for p in self.places):
             await asyncio.sleep(self._options.check_s)
             await asyncio.gather(*(self._check(place) for place in self.places))
 
@@ -140,15 +143,19 @@ class Fleet:
     async def _back(self, place: Place) -> None:
         if place.up:
             return
-        if place.state == "down":
-            try:
+        try:
+            if place.state == "down":
                 await place.replica.welcome()
-            except RolloutError as error:
-                place.why = str(error)
-                return
+        except RolloutError as error:
+            place.why = str(error)
+            return
+        self._returned(place)
+
+    def _returned(self, place: Place) -> None:
+        if place.state == "down":
             self.counts["returns"] += 1
             self._tell(f"replica {place.replica.name} of '{self._name}' takes requests again")
-        place.state, place.why = "up", ""
+        place.state, place.why, place.strikes = "up", "", 0
         self.changed()
 
     async def change(self, limit_s: float) -> None:

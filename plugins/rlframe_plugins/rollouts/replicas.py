@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rlframe.errors import RolloutError
@@ -50,6 +50,8 @@ class Replica(ABC):
     name: str
     gone_for_good: bool = False
     """Whether it can never come back."""
+    on_back: Callable[[], None] = staticmethod(lambda: None)
+    """For a replica that knows by itself when it is there again, from whatever thread."""
 
     @abstractmethod
     async def generate(self, request: Request, seen: Seen) -> Completion:

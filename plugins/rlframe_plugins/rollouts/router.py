@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from rlframe.errors import RolloutError
+from rlframe.errors import EngineError, RolloutError
 from rlframe.requests import Completion, Request
 from rlframe_plugins.rollouts.fleet import Fleet, Place, RouterOptions
 from rlframe_plugins.rollouts.replicas import Replica, ReplicaLost, Seen, rest_of
@@ -85,6 +85,11 @@ class Router:
                 one.place.replica.abort(request_id)
         self._fleet.changed()
 
+    def abort_all(self) -> None:
+        """End every request with what it has."""
+        for request_id in {one.request.request_id for one in self._open.values()}:
+            self.abort(request_id)
+
     def stats(self) -> dict[str, float]:
         """Counters since the start, and what each replica has open now."""
         places = self._fleet.places
@@ -149,7 +154,7 @@ class Router:
                 return self._choose(one.request, self._fleet.up)
             left = until - one.loop.time()
             if left <= 0 or self._fleet.gone_for_good:
-                raise RolloutError(self._none(left))
+                raise EngineError(self._none(left))
             due = one.left()
             await self._fleet.change(left if due is None else min(left, due))
         return None

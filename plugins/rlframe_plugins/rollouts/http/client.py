@@ -22,6 +22,7 @@ from rlframe_plugins.rollouts.http.connection import (
     Reply,
     Unreachable,
 )
+from rlframe_plugins.rollouts.replicas import ReplicaLost
 
 __all__ = ["HttpClient", "HttpOptions", "Refused", "ServerGone"]
 
@@ -32,7 +33,7 @@ _SHOWN = 300
 _END_S = 1.0
 
 
-class ServerGone(RolloutError):
+class ServerGone(ReplicaLost):
     """The server cannot be reached, or its connection broke: another one may answer."""
 
 

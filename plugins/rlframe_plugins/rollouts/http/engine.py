@@ -1,0 +1,199 @@
+"""Rollout engines over servers: requests routed over URLs, all input and output on one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from rlframe.config import SamplingConfig, check_range
+from rlframe.errors import ConfigError, RolloutError
+from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
+from rlframe.layout import Layout
+from rlframe.loops import ThreadLoop
+from rlframe.requests import Completion, Request
+from rlframe_plugins.rollouts.common import check_request, load_config
+from rlframe_plugins.rollouts.http.client import HttpOptions
+from rlframe_plugins.rollouts.http.connection import Address
+from rlframe_plugins.rollouts.http.server import Server
+from rlframe_plugins.rollouts.router import Router, RouterOptions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["HttpConfig", "HttpRollout"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class HttpConfig(SamplingConfig):
+    """Sampling, and where the servers are."""
+
+    url: tuple[str, ...] = ()
+    """Addresses of servers with the same model, as in [http://host:30000]; one at least."""
+    token_env: str = ""
+    """Name of the environment variable with the servers' token; empty sends none."""
+    retries: int = 4
+    """Further tries of a call that no byte of a reply came to, at least 0."""
+    connect_s: float = 10.0
+    """Longest wait for a connection, seconds, above 0."""
+    limit_s: float = 120.0
+    """Longest call other than a generation, seconds, above 0."""
+    idle_s: float = 600.0
+    """Longest silence of a server within a response, seconds, above 0."""
+    check_s: float = 2.0
+    """Between checks of a server that is used, seconds, above 0."""
+    wait_s: float = 300.0
+    """Longest wait for a server that can answer, seconds, above 0."""
+
+    def __post_init__(self) -> None:
+        """Check; raises ValueError."""
+        super().__post_init__()
+        check_range(self, "retries", 0)
+        for name in ("connect_s", "limit_s", "idle_s", "check_s", "wait_s"):
+            check_range(self, name, above=0)
+        if not self.url:
+            raise ValueError(
+                "url must hold the address of a server: rollout.url=[http://host:port]"
+            )
+        for one in self.url:
+            try:
+                Address.parse(one)
+            except ValueError as error:
+                raise ValueError(f"url {error}") from error
+
+    def options(self) -> HttpOptions:
+        """For a client. Raises ConfigError where the token's variable is not set."""
+        token = ""
+        if self.token_env:
+            token = os.environ.get(self.token_env, "").strip()
+            if not token:
+                raise ConfigError(
+                    f"the environment variable {self.token_env}, which rollout.token_env names, is "
+                    f"not set: export {self.token_env}=..."
+                )
+        return HttpOptions(connect_s=self.connect_s, retries=self.retries, token=token)
+
+
+class HttpRollout(RolloutEngine):
+    """See the module. Subclass with :meth:`server` and what the servers can do besides."""
+
+    config: HttpConfig
+
+    def __init__(self, config: HttpConfig, spec: RolloutSpec) -> None:
+        super().__init__(config, spec)
+        options = config.options()
+        self._servers = [self.server(url, options) for url in config.url]
+        self._router = Router(
+            "rollout",
+            self._servers,
+            RouterOptions(config.wait_s, config.check_s, waits="rollout.wait_s"),
+        )
+        self._loop = ThreadLoop("rlframe-http-rollout")
+        self._lock = threading.Lock()
+        self._version, self._asleep, self._limits = -1, False, (0, 0)
+        self._counters = {"requests": 0.0, "prompt_tokens": 0.0, "response_tokens": 0.0}
+        self._open, self._since, self._busy_s = 0, 0.0, 0.0
+
+    @abstractmethod
+    def server(self, url: str, options: HttpOptions) -> Server:
+        """One of the servers."""
+
+    async def generate(self, request: Request) -> Completion:
+        """See :class:`RolloutEngine`."""
+        self._check(request)
+        with self._lock:
+            self._busy(+1)
+        try:
+            future = self._loop.submit(self._router.generate(request))
+            found = await asyncio.wrap_future(future)
+        finally:
+            with self._lock:
+                self._busy(-1)
+        with self._lock:
+            self._counters["requests"] += 1
+            self._counters["prompt_tokens"] += len(request.prompt_ids)
+            self._counters["response_tokens"] += len(found.token_ids)
+        return found
+
+    def abort(self, request_id: str) -> None:
+        """See :class:`RolloutEngine`."""
+        self._loop.submit(self._abort(request_id))
+
+    def pause(self, mode: Literal["keep", "abort"] = "keep") -> None:
+        """Abort what is open; whether servers can stop and keep it, a subclass knows."""
+        if mode == "abort":
+            self.do(self._abort_all())
+
+    def layout(self, params: Layout) -> Layout:
+        """Every parameter whole on every rank."""
+        return Layout.full(params.params, self.rank.world)
+
+    def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        """Servers without a way for weights refuse them."""
+        raise ConfigError(f"{type(self).__name__} takes no weights: it evaluates what a server has")
+
+    @property
+    def version(self) -> int:
+        """See :class:`RolloutEngine`."""
+        return self._version
+
+    def stats(self) -> dict[str, float]:
+        """Counters since the start, and the router's under ``router/``."""
+        with self._lock:
+            running = time.perf_counter() - self._since if self._open else 0.0
+            own = {**self._counters, "busy_s": self._busy_s + running}
+        return own | {f"router/{name}": value for name, value in self._router.stats().items()}
+
+    def close(self) -> None:
+        """End every request, and close the connections."""
+        self.do(self._abort_all())
+        self.do(self._close())
+        self._loop.close()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run on the loop of the connections, and wait for it."""
+        return self._loop.run(work)
+
+    async def tell_all(self, method: str, path: str, body: Any = None) -> list[Any]:
+        """The same to every server; the first failure is raised when all have answered."""
+        asked = (server.ask(method, path, body) for server in self._servers)
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        failed = [one for one in found if isinstance(one, BaseException)]
+        if failed:
+            raise failed[0]
+        return list(found)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _check(self, request: Request) -> None:
+        """Raise RolloutError for what cannot be served."""
+        if self._asleep:
+            raise RolloutError("the rollout engine is asleep: call wake() before generate()")
+        if not self._limits[0]:
+            config = load_config(self.spec)
+            self._limits = int(config.vocab_size), int(config.max_position_embeddings)
+        check_request(request, *self._limits)
+
+    def _busy(self, more: int) -> None:
+        now = time.perf_counter()
+        if self._open:
+            self._busy_s += now - self._since
+        self._open += more
+        self._since = now
+
+    async def _abort(self, request_id: str) -> None:
+        self._router.abort(request_id)
+
+    async def _abort_all(self) -> None:
+        self._router.abort_all()
+
+    async def _close(self) -> None:
+        for server in self._servers:
+            server.close()

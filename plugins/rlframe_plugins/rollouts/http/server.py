@@ -1,0 +1,99 @@
+"""One server as a replica: a request is a stream of tokens, which ends when the client hangs up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlframe.errors import RolloutError
+from rlframe.requests import Completion, FinishReason, Request
+from rlframe_plugins.rollouts.http.client import HttpClient, HttpOptions
+from rlframe_plugins.rollouts.replicas import Replica, ReplicaLost, Seen
+
+__all__ = ["Part", "Server"]
+
+_FINISH: Mapping[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tokens of a response that came together, equal lengths; ``finish`` ends it."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish: str | None = None
+
+
+class Server(Replica):
+    """Subclass with :meth:`parts`, and :meth:`check`. Used from one event loop.
+
+    ``limit_s`` bounds everything but a generation, seconds; ``idle_s`` the silence within one.
+    """
+
+    def __init__(self, url: str, options: HttpOptions, limit_s: float, idle_s: float) -> None:
+        self.name = url
+        self.client = HttpClient(url, options)
+        self.limit_s, self.idle_s = limit_s, idle_s
+        self._stops: dict[str, set[asyncio.Event]] = {}
+
+    @abstractmethod
+    def parts(self, request: Request) -> AsyncGenerator[Part, None]:
+        """The response as it comes; the last part has ``finish``."""
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """A short call of the server."""
+        return await self.client.ask(method, path, body, self.limit_s)
+
+    async def generate(self, request: Request, seen: Seen) -> Completion:
+        """See :class:`Replica`; a deadline ends it here."""
+        stop = asyncio.Event()
+        stops = self._stops.setdefault(request.request_id, set())
+        stops.add(stop)
+        reading = asyncio.ensure_future(self._read(request, seen))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait(
+                {reading, stopping},
+                timeout=request.deadline_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            return seen.completion(reading.result() if reading.done() else "abort")
+        finally:
+            for task in (reading, stopping):
+                task.cancel()
+            await asyncio.gather(reading, stopping, return_exceptions=True)
+            stops.discard(stop)
+            if not stops:
+                self._stops.pop(request.request_id, None)
+
+    def abort(self, request_id: str) -> None:
+        """See :class:`Replica`."""
+        for stop in self._stops.get(request_id, ()):
+            stop.set()
+
+    def abort_all(self) -> None:
+        """End every request with what it has."""
+        for request_id in list(self._stops):
+            self.abort(request_id)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self.client.close()
+
+    async def _read(self, request: Request, seen: Seen) -> FinishReason:
+        async with contextlib.aclosing(self.parts(request)) as parts:
+            async for part in parts:
+                seen.add(part.token_ids, part.logprobs, part.versions)
+                if part.finish is not None:
+                    return self._reason(part.finish)
+        raise ReplicaLost(f"{self.name} ended a response without a reason")
+
+    def _reason(self, said: str) -> FinishReason:
+        if said not in _FINISH:
+            raise RolloutError(f"{self.name} ended a response with the reason '{said}'")
+        return _FINISH[said]

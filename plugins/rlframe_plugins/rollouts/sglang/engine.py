@@ -1,0 +1,154 @@
+"""SGLang servers as a rollout engine: generation, weights, pause and sleep through their API."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rlframe.errors import RolloutError
+from rlframe.interfaces.rollout import RolloutSpec
+from rlframe.requests import Request
+from rlframe_plugins.rollouts.http.client import HttpOptions
+from rlframe_plugins.rollouts.http.engine import HttpConfig, HttpRollout
+from rlframe_plugins.rollouts.sglang.protocol import SGLangServer
+from rlframe_plugins.rollouts.sglang.weights import save_model
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["SGLangRollout"]
+
+
+class SGLangRollout(HttpRollout):
+    """Tokens in, tokens out, with the log-probabilities of what was sampled.
+
+    ``load`` stops requests between two tokens, so that they go on under the new weights with a
+    cache that is computed anew. A request's seed counts where servers have
+    ``--enable-deterministic-inference``.
+    """
+
+    capabilities = frozenset({"stop-strings", "min-p", "pause", "in-flight", "sleep"})
+
+    @dataclass(frozen=True)
+    class Config(HttpConfig):
+        """Where the servers are, and the folder through which weights reach them."""
+
+        directory: str = ""
+        """Folder for weights, seen by every server under the same path; empty: a temporary one."""
+
+    config: SGLangRollout.Config
+    _servers: list[SGLangServer]  # type: ignore[assignment]
+
+    def __init__(self, config: SGLangRollout.Config, spec: RolloutSpec) -> None:
+        super().__init__(config, spec)
+        self._folder: Path | None = None
+        self._update: dict[str, Any] = {}
+        """The body of the last update."""
+        self._paused, self._tags = False, list[str]()
+
+    def server(self, url: str, options: HttpOptions) -> SGLangServer:
+        """See :class:`HttpRollout`."""
+        return _Trained(self, url, options, self.config.limit_s, self.config.idle_s)
+
+    def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        """Give every server these weights; all serve them, or RolloutError."""
+        self._update = {
+            "model_path": str(self._save(tensors)),
+            "weight_version": str(version),
+            "flush_cache": True,
+            "abort_all_requests": False,
+        }
+        self.do(self._update_all())
+        self._version = version
+
+    def pause(self, mode: Literal["keep", "abort"] = "keep") -> None:
+        """See :class:`RolloutEngine`; what is kept goes back to the queue, without its cache."""
+        super().pause(mode)
+        self._paused = True
+        self.do(self.tell_all("POST", "/pause_generation", {"mode": "retract"}))
+
+    def resume(self) -> None:
+        """See :class:`RolloutEngine`."""
+        self._paused = False
+        self.do(self.tell_all("POST", "/continue_generation", {}))
+
+    def sleep(self, level: int = 1) -> None:
+        """See :class:`RolloutEngine`; servers need ``--enable-memory-saver``."""
+        super().pause("abort")
+        self._asleep = True
+        self._tags = ["kv_cache"] if level == 1 else ["kv_cache", "weights"]
+        self.do(self.tell_all("POST", "/flush_cache"))
+        self.do(self.tell_all("POST", "/release_memory_occupation", {"tags": self._tags}))
+        if level >= 2:
+            self._version = -1
+
+    def wake(self) -> None:
+        """See :class:`RolloutEngine`."""
+        if self._asleep:
+            self.do(self.tell_all("POST", "/resume_memory_occupation", {"tags": self._tags}))
+        self._asleep = False
+
+    def close(self) -> None:
+        """See :class:`HttpRollout`; the servers go on."""
+        super().close()
+        if self._folder is not None and not self.config.directory:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _check(self, request: Request) -> None:
+        if self._version < 0 and not self._asleep:
+            raise RolloutError("the rollout engine has no weights yet: call load() first")
+        super()._check(request)
+
+    def _save(self, tensors: Mapping[str, Tensor]) -> Path:
+        if self._folder is None:
+            given = self.config.directory
+            self._folder = Path(given or tempfile.mkdtemp(prefix="rlframe-sglang-"))
+        return save_model(self._folder, self.spec.path, tensors)
+
+    async def _update_all(self) -> None:
+        """New weights for all, between two tokens of what runs."""
+        found = await asyncio.gather(
+            *(self._update_one(server) for server in self._servers), return_exceptions=True
+        )
+        failed = [one for one in found if isinstance(one, BaseException)]
+        if failed:
+            raise failed[0]
+
+    async def _update_one(self, server: SGLangServer) -> None:
+        path = "/update_weights_from_disk"
+        await server.ask("POST", "/pause_generation", {"mode": "retract"})
+        try:
+            answer = await server.ask("POST", path, self._update)
+            if not isinstance(answer, Mapping) or not answer.get("success"):
+                raise RolloutError(f"{server.name}{path} did not take the weights: {answer}")
+        finally:
+            if not self._paused:
+                await server.ask("POST", "/continue_generation", {})
+
+    async def bring_up(self, server: SGLangServer) -> None:
+        """Give a server that was away what it missed."""
+        if self._version >= 0 and await server.version() != str(self._version):
+            await self._update_one(server)
+        if self._paused:
+            await server.ask("POST", "/pause_generation", {"mode": "retract"})
+
+
+class _Trained(SGLangServer):
+    """A server whose weights are the run's."""
+
+    def __init__(
+        self, home: SGLangRollout, url: str, options: HttpOptions, limit_s: float, idle_s: float
+    ) -> None:
+        super().__init__(url, options, limit_s, idle_s)
+        self._home = home
+
+    async def welcome(self) -> None:
+        """See :class:`Replica`: it may have been started again with other weights."""
+        await self._home.bring_up(self)

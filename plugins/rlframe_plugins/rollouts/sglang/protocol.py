@@ -1,0 +1,150 @@
+"""SGLang's own HTTP protocol: tokens in and out by ``/generate``, as of 0.5.10 and later.
+
+A server that a run uses needs ``--enable-memory-saver`` for sleep. Streams are shorter with
+``--incremental-streaming-output``; both forms are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+from rlframe.errors import RolloutError
+from rlframe.requests import Request, Sampling
+from rlframe_plugins.rollouts.http.client import HttpOptions
+from rlframe_plugins.rollouts.http.server import Part, Server
+from rlframe_plugins.rollouts.replicas import ReplicaLost
+
+__all__ = ["SGLangServer", "request_body", "sampling_params"]
+
+
+def sampling_params(sampling: Sampling) -> dict[str, Any]:
+    """SGLang's form; a stop token and a stop string stay in the response."""
+    params: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "max_new_tokens": sampling.max_new_tokens,
+        "min_new_tokens": sampling.min_new_tokens,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "no_stop_trim": True,
+        "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+    }
+    if sampling.stop:
+        params["stop"] = list(sampling.stop)
+    if sampling.seed is not None:
+        params["sampling_seed"] = sampling.seed % 2**31
+    return params
+
+
+def is_truncated(sampling: Sampling) -> bool:
+    """Whether tokens are drawn from a part of the vocabulary only."""
+    drops = sampling.top_p < 1 or bool(sampling.top_k) or sampling.min_p > 0
+    return drops and sampling.temperature > 0
+
+
+def request_body(request: Request, rid: str) -> dict[str, Any]:
+    """Of ``/generate``. Log-probabilities are before truncation, unless a mask is asked for."""
+    body: dict[str, Any] = {
+        "rid": rid,
+        "input_ids": list(request.prompt_ids),
+        "sampling_params": sampling_params(request.sampling),
+        "return_logprob": True,
+        "logprob_start_len": -1,
+        "stream": True,
+    }
+    if is_truncated(request.sampling):
+        body |= {"return_sampling_mask": True, "sampling_logprobs_mode": "selected"}
+    return body
+
+
+class SGLangServer(Server):
+    """One SGLang server."""
+
+    def __init__(self, url: str, options: HttpOptions, limit_s: float, idle_s: float) -> None:
+        super().__init__(url, options, limit_s, idle_s)
+        self.wanted = ""
+        """The weight version that it must serve; empty: any."""
+
+    async def check(self) -> str:
+        """See :class:`Replica`: whether it answers, and with the weights of this run."""
+        await self.ask("GET", "/model_info")
+        return ""
+
+    async def version(self) -> str:
+        """The name of the weights that it serves."""
+        found = await self.ask("GET", "/model_info")
+        return str(found.get("weight_version", "")) if isinstance(found, Mapping) else ""
+
+    async def parts(self, request: Request) -> AsyncGenerator[Part, None]:
+        """See :class:`Server`."""
+        rid, have, finished = uuid.uuid4().hex, 0, False
+        body = request_body(request, rid)
+        try:
+            async with contextlib.aclosing(
+                self.client.events("/generate", body, self.idle_s)
+            ) as events:
+                async for event in events:
+                    part = self._part(request.sampling, event, have)
+                    have += len(part.token_ids)
+                    finished = part.finish is not None
+                    yield part
+                    if finished:
+                        return
+        finally:
+            if not finished:
+                await self._forget(rid)
+
+    async def _forget(self, rid: str) -> None:
+        """End a request there; a server that is gone has ended it."""
+        with contextlib.suppress(RolloutError):
+            await self.ask("POST", "/abort_request", {"rid": rid})
+
+    def _part(self, sampling: Sampling, event: Mapping[str, Any], have: int) -> Part:
+        """What is new in an event, whose lists hold all tokens so far or only new ones."""
+        try:
+            meta, ids = event["meta_info"], event["output_ids"]
+            fresh = int(meta["completion_tokens"]) - have
+            reason = meta["finish_reason"]
+            logprobs = _logprobs(meta, is_truncated(sampling), fresh)
+        except (KeyError, TypeError) as error:
+            raise RolloutError(
+                f"{self.name}/generate sent an event without {error}: is it SGLang 0.5.10 or later?"
+            ) from error
+        new = list(ids[-fresh:]) if fresh > 0 else []
+        if len(new) != max(fresh, 0) or len(logprobs) != len(new):
+            raise RolloutError(
+                f"{self.name}/generate sent {len(ids)} tokens and {len(logprobs)} of their "
+                f"log-probabilities for {fresh} new tokens"
+            )
+        finish = None if reason is None else str(reason["type"])
+        if finish == "abort" and str(reason.get("status_code", "")).startswith("5"):
+            raise ReplicaLost(f"{self.name} gave a request up: {reason.get('message', '')}")
+        return Part(new, logprobs, _versions(meta, have, len(new)), finish)
+
+
+def _logprobs(meta: Mapping[str, Any], truncated: bool, fresh: int) -> list[float]:
+    """Nats of the newest tokens, under the distribution that they were drawn from."""
+    if fresh <= 0:
+        return []
+    if truncated:
+        return [float(value) for value in meta["output_token_sampling_logprobs"][-fresh:]]
+    return [float(one[0]) for one in meta["output_token_logprobs"][-fresh:]]
+
+
+def _versions(meta: Mapping[str, Any], have: int, count: int) -> list[int]:
+    """The weight version of tokens ``have`` and later; -1 for weights that are not of this run."""
+    spans: Sequence[Mapping[str, Any]] = meta.get("weight_versions") or ()
+    found = [_number(meta.get("weight_version"))] * count
+    for span in spans:
+        for place in range(max(int(span["start"]), have), min(int(span["end"]), have + count)):
+            found[place - have] = _number(span["version"])
+    return found
+
+
+def _number(name: Any) -> int:
+    return int(name) if isinstance(name, str | int) and str(name).lstrip("-").isdigit() else -1
