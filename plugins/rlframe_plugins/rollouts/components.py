@@ -27,6 +27,14 @@ ROLLOUTS = (
     ),
     Component(
         "rollout",
+        "vllm",
+        "rlframe_plugins.rollouts.vllm.engine:VLLMRollout",
+        requires=("vllm",),
+        extra="vllm",
+        summary="vLLM in processes of its own, beside the trainer or in another pool",
+    ),
+    Component(
+        "rollout",
         "sglang",
         "rlframe_plugins.rollouts.sglang.engine:SGLangRollout",
         summary="SGLang servers by URL: tokens in and out, weights, pause, sleep",

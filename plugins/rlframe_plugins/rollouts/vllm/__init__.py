@@ -1,0 +1,1 @@
+"""The rollout ``vllm``: an engine in processes of its own, or servers that run elsewhere."""

@@ -1,0 +1,232 @@
+"""One engine on an event loop, without vLLM: a fake engine draws 10, 11, 12, ..."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from rlframe.errors import RolloutError
+from rlframe_plugins.rollouts.vllm.core import Core
+from rlframe_plugins.rollouts.vllm.frames import Job
+from rlframe_plugins.rollouts.vllm.gauges import FIGURES, Gauges
+
+PROMPT = (7, 8)
+
+
+class FakeEngine:
+    """Of vLLM's AsyncLLM what Core uses; a token is drawn when ``gate`` has a permit."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Semaphore(0)
+        self.told: list[object] = []
+        self.prompts: list[dict] = []
+        self.ended: list[str] = []
+        self.breaks = False
+
+    async def generate(self, prompt, parameters, request_id):
+        self.prompts.append(prompt)
+        try:
+            for number in range(parameters["max_tokens"]):
+                await self.gate.acquire()
+                if self.breaks:
+                    raise ValueError("no more")
+                last = number + 1 == parameters["max_tokens"]
+                yield output(10 + number, "length" if last else None)
+        finally:
+            self.ended.append(request_id)
+
+    def __getattr__(self, name):
+        async def call(*arguments, **more):
+            self.told.append((name, *arguments, *more.values()))
+            return [64 if name == "collective_rpc" else None]
+
+        return call
+
+
+def output(token, reason):
+    logprobs = [{token: SimpleNamespace(logprob=-token / 10)}]
+    one = SimpleNamespace(token_ids=[token], logprobs=logprobs, finish_reason=reason)
+    return SimpleNamespace(outputs=[one], finished=reason is not None)
+
+
+class FakeTokenizer:
+    """A letter a token, from "a" for 10."""
+
+    def decode(self, ids, **_):
+        return "".join(chr(ord("a") + token - 10) for token in ids)
+
+
+async def started():
+    engine = FakeEngine()
+    core = Core(engine, dict, FakeTokenizer, Gauges())
+    await core.load(3, "path", [("w", "float32", (2,), 0)])
+    engine.told.clear()
+    return engine, core
+
+
+async def settle():
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def job(**more):
+    return Job(PROMPT, {"max_tokens": 4}, **more)
+
+
+async def generate(core, key, **more):
+    return await core.finish(core.begin(key, job(**more)))
+
+
+def allow(engine, count):
+    for _ in range(count):
+        engine.gate.release()
+
+
+def test_a_response_has_what_was_drawn():
+    async def go():
+        engine, core = await started()
+        allow(engine, 4)
+        got = await generate(core, 0)
+        assert (got.token_ids, got.finish_reason) == ((10, 11, 12, 13), "length")
+        assert got.logprobs == (-1.0, -1.1, -1.2, -1.3)
+        assert got.versions == (3,) * 4
+        assert engine.prompts[0]["prompt_token_ids"] == [7, 8]
+
+    asyncio.run(go())
+
+
+def test_a_stop_string_ends_it_with_its_last_token():
+    async def go():
+        engine, core = await started()
+        allow(engine, 4)
+        got = await generate(core, 0, stop=("bc",))
+        assert (got.token_ids, got.finish_reason) == ((10, 11, 12), "stop")
+        assert engine.ended == ["0"]
+        allow(engine, 4)
+        late = await generate(core, 1, stop=("bc",), min_new_tokens=4)
+        assert (len(late.token_ids), late.finish_reason) == (4, "length")
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("drawn", [0, 2])
+def test_abort_and_deadline_give_what_there_is(drawn):
+    async def go():
+        engine, core = await started()
+        work = core.finish(core.begin(5, job()))
+        allow(engine, drawn)
+        if drawn:
+            await settle()
+        core.abort(5)
+        got = await work
+        assert (len(got.token_ids), got.finish_reason) == (drawn, "abort")
+        late = await generate(core, 6, deadline_s=0.0)
+        assert (late.token_ids, late.finish_reason) == ((), "abort")
+        allow(engine, 4)
+        assert len((await generate(core, 8)).token_ids) == 4
+
+    asyncio.run(go())
+
+
+def test_an_error_reaches_its_request_alone():
+    async def go():
+        engine, core = await started()
+        engine.breaks = True
+        allow(engine, 1)
+        with pytest.raises(RolloutError, match="no more"):
+            await generate(core, 0)
+        engine.breaks = False
+        allow(engine, 4)
+        assert (await generate(core, 1)).finish_reason == "length"
+
+    asyncio.run(go())
+
+
+def test_tokens_carry_the_version_that_drew_them_and_prompts_are_kept_apart():
+    async def go():
+        engine, core = await started()
+        work = asyncio.ensure_future(generate(core, 0))
+        allow(engine, 2)
+        await settle()
+        await core.load(4, "path", [])
+        names = [told[0] for told in engine.told]
+        assert names == [
+            "pause_generation",
+            "collective_rpc",
+            "reset_prefix_cache",
+            "resume_generation",
+        ]
+        allow(engine, 6)
+        assert (await work).versions == (3, 3, 4, 4)
+        await generate(core, 1)
+        salts = [prompt["cache_salt"] for prompt in engine.prompts]
+        assert salts[0] != salts[1]
+
+    asyncio.run(go())
+
+
+def test_a_load_under_pause_does_not_resume():
+    async def go():
+        engine, core = await started()
+        await core.pause("keep")
+        work = asyncio.ensure_future(generate(core, 0))
+        allow(engine, 4)
+        await core.load(4, "path", [])
+        await settle()
+        assert not engine.prompts
+        assert "resume_generation" not in [told[0] for told in engine.told]
+        await core.resume()
+        assert (await work).versions == (4,) * 4
+
+    asyncio.run(go())
+
+
+def test_pause_can_abort_what_waits_and_what_runs():
+    async def go():
+        engine, core = await started()
+        works = [asyncio.ensure_future(generate(core, n)) for n in range(3)]
+        allow(engine, 2)
+        await settle()
+        await core.pause("abort")
+        ended = await asyncio.gather(*works)
+        assert {got.finish_reason for got in ended} == {"abort"}
+        assert sum(len(got.token_ids) for got in ended) == 2
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("real", [True, False])
+def test_sleep_says_what_it_gave_back(real):
+    async def go():
+        engine, core = await started()
+        await core.sleep(2, real)
+        told = [one[0] for one in engine.told]
+        assert ("sleep" in told) == real
+        assert (await core.stats())["freed_bytes"] == 0
+        engine.told.clear()
+        await core.load(4, "path", [])
+        await core.wake(real)
+        woken = [one for one in engine.told if one[0] == "wake_up"]
+        assert woken == ([("wake_up", ["weights"]), ("wake_up",)] if real else [])
+
+    asyncio.run(go())
+
+
+def test_figures_add_up():
+    gauges = Gauges()
+    cache = SimpleNamespace(queries=10, hits=4)
+    scheduler = SimpleNamespace(
+        num_running_reqs=2, num_waiting_reqs=1, kv_cache_usage=0.5, prefix_cache_stats=cache
+    )
+    step = SimpleNamespace(num_prompt_tokens=3, num_generation_tokens=2, num_preempted_reqs=0)
+    for _ in range(3):
+        gauges.record(scheduler, step)
+    gauges.record(None, None)
+    found = gauges.figures()
+    assert set(found) == set(FIGURES)
+    assert (found["running"], found["waiting"], found["kv_use"]) == (2, 1, 0.5)
+    assert (found["prefix_queries"], found["prefix_hits"]) == (30, 12)
+    assert (found["prefilled_tokens"], found["generated_tokens"]) == (9, 6)
+    assert found["tokens_per_s"] > 0
