@@ -7,44 +7,38 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rlframe.algorithm import Algorithm, RoleSpec
-from rlframe.assemble_batch import join_entries
 from rlframe.balance import width_of
-from rlframe.batch import Batch
 from rlframe.callbacks import CallbackList
 from rlframe.collector_client import CollectorClient
 from rlframe.collector_spec import CollectorParts, CollectorSpec
 from rlframe.config import Config
 from rlframe.connect import connect_checkpoint, longest_prompt, rollout_mesh
-from rlframe.data import PromptStream, open_dataset, read_rows, stop_token_ids
+from rlframe.data import PromptStream, open_dataset, stop_token_ids
 from rlframe.errors import ConfigError
 from rlframe.host.host import PluginHost
 from rlframe.inputs import check_rows
 from rlframe.interfaces.cluster import Cluster, WorkerGroup
-from rlframe.interfaces.data import Dataset
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import ModelSpec
 from rlframe.interfaces.transfer import CountedTransfer
-from rlframe.metrics import validation_metrics
-from rlframe.model_scores import model_scores
 from rlframe.orchestrator import Orchestrator
 from rlframe.parts import Parts
 from rlframe.paths import load_tokenizer, resolve_model
 from rlframe.place import Place, find_place
-from rlframe.plan import plan_update
 from rlframe.record import Recorder
-from rlframe.requests import Row, Sampling
+from rlframe.requests import Sampling
 from rlframe.rewards import Scorer
-from rlframe.roles import roles_of
+from rlframe.roles import reads_text, roles_of
 from rlframe.second_data import SecondData
 from rlframe.shared_base import with_shared_bases
 from rlframe.snapshot import SnapshotStore
+from rlframe.timeline import Timeline
+from rlframe.validation import validation_rows, validator_of
 
 __all__ = [
     "Built",
@@ -103,12 +97,11 @@ def _build(
         sampling=sampling,
     )
     scorer = Scorer.from_config(config.reward)
-    uri = config.data.validate
-    held_out = open_dataset(uri, host, config.data) if uri else None
+    held_out = open_dataset(uri, host, config.data) if (uri := config.data.validate) else None
     for name, dataset in (("train", stream.dataset), ("validate", held_out)):
         if dataset is not None:
             check_rows(name, dataset, config, algorithm, scorer, tokenizer)
-    validation = _validation_rows(config, held_out, tokenizer, sampling)
+    validation = validation_rows(config, held_out, tokenizer, sampling)
     groups, transfer = start_groups(config, algorithm, path, sampling, place)
     read = CountedTransfer(transfer)
     snapshots = SnapshotStore(run_dir, config.run.keep)
@@ -119,7 +112,7 @@ def _build(
         client = rollout.client() if rollout is not None else None
         spec = CollectorSpec.of(config, path, sampling.max_new_tokens, client, here, run_dir)
         collector = CollectorClient.start(place.cluster, spec, algorithm.schema(), read)
-        validator = _validator(config, collector, validation, groups, algorithm)
+        validator = validator_of(config, collector, validation, groups, algorithm)
         callbacks = CallbackList.from_config(config.callback)
         if (checkpoint := connect_checkpoint(config, groups)) is not None:
             undo.callback(checkpoint.close)
@@ -135,6 +128,7 @@ def _build(
             recorder=_recorder(config, host, run_dir, callbacks, snapshots, validator),
             callbacks=callbacks,
             rollout=rollout,
+            timeline=Timeline.of(run_dir, place, config.run.timeline_mb),
             second=SecondData.of(config, host, algorithm, tokenizer, sampling.max_new_tokens),
         )
         undo.pop_all()
@@ -183,14 +177,9 @@ def engine_specs(
             tokens_per_microbatch=options.optim.tokens_per_microbatch,
             max_grad_norm=options.optim.max_grad_norm,
             max_response_tokens=max_response,
-            tokens_of=str(resolve_model(config.model.path)) if _reads_text(role) else "",
+            tokens_of=str(resolve_model(config.model.path)) if reads_text(role) else "",
         )
     return specs
-
-
-def _reads_text(role: RoleSpec) -> bool:
-    """Whether a role may have a tokenizer of its own: a score model that is not trained."""
-    return role.model == "score" and not role.trained
 
 
 def _optim_steps(config: Config, role: RoleSpec) -> int:
@@ -244,56 +233,3 @@ def start_groups(
         transfer.close()
         raise
     return groups, transfer
-
-
-def _validation_rows(
-    config: Config, dataset: Dataset | None, tokenizer: Any, sampling: Sampling
-) -> list[Row]:
-    if dataset is None:
-        return []
-    greedy = dataclasses.replace(sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
-    rows = read_rows(dataset, tokenizer, config.data, sampling=greedy)
-    chosen = list(islice(rows, config.run.validation_prompts))
-    return [dataclasses.replace(row, group_id=-1 - row.group_id) for row in chosen]
-
-
-def _validator(
-    config: Config,
-    collector: CollectorClient,
-    rows: list[Row],
-    groups: Mapping[str, WorkerGroup],
-    algorithm: Algorithm,
-) -> Callable[[], Mapping[str, float]] | None:
-    """Greedy answers and their rewards; for offline methods the loss on held-out rows."""
-    if not rows:
-        return None
-    if not algorithm.offline:
-        scorers = [role for role in roles_of(config, algorithm) if _reads_text(role)]
-        if scorers:
-            return lambda: model_scores(collector, rows, scorers, groups)
-        return lambda: validation_metrics(collector.validate(rows).result())
-    batch = join_entries(collector.collect(rows).result().accepted)
-    plan = plan_update(
-        batch.lengths("prompt_ids") + batch.lengths("response_ids"),
-        batch["group_ids"].numpy(),
-        epochs=1,
-        minibatch_prompts=0,
-        budget=config.optim.tokens_per_microbatch,
-        ranks=groups["policy"].mesh.dp,
-        width=groups["policy"].width,
-        atom_ids=algorithm.atoms(batch),
-    )
-
-    @cache
-    def scored() -> Batch:
-        """With the columns of roles that never change."""
-        out = batch
-        for role in (role for role in algorithm.scorers() if not role.trained):
-            out = out.add_handles(groups[role.name].call("infer", out).result())
-        return out
-
-    def evaluate() -> dict[str, float]:
-        figures = groups["policy"].call("evaluate", scored(), plan).result()[0]
-        return {f"val/{name}": value for name, value in figures.items()}
-
-    return evaluate

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import resource
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -19,6 +18,7 @@ from rlframe.batch import Batch
 from rlframe.entry import EpisodeSummary, GroupSummary
 from rlframe.ops import has_signal
 from rlframe.requests import Episode, Group
+from rlframe.timeline import CONTROLLER, Span, SpanLog, now
 
 __all__ = [
     "ROLE_PREFIX",
@@ -37,18 +37,21 @@ ROLE_PREFIX = {"policy": "actor"}
 class Stopwatch:
     """Seconds by stage name since the last :meth:`take`."""
 
-    def __init__(self) -> None:
+    def __init__(self, spans: SpanLog | None = None) -> None:
+        """``spans`` is told of each stage, too."""
         self._seconds: dict[str, float] = {}
+        self._spans = spans or SpanLog(1)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Add the time of a ``with`` block to a stage."""
-        started = time.perf_counter()
+        started = now()
         try:
             yield
         finally:
-            spent = time.perf_counter() - started
-            self._seconds[name] = self._seconds.get(name, 0.0) + spent
+            ended = now()
+            self._spans.add(Span(CONTROLLER, name, started, ended))
+            self._seconds[name] = self._seconds.get(name, 0.0) + ended - started
 
     def take(self) -> dict[str, float]:
         """``timing_s/STAGE`` of every stage, and start again."""

@@ -49,7 +49,7 @@ class Orchestrator:
         self.step = 0
         self.version = 0
         self.stop_reason = ""
-        self.clock = Stopwatch()
+        self.clock = Stopwatch(parts.timeline.log)
         self.intake = Intake(
             parts.stream,
             parts.collector,
@@ -118,6 +118,7 @@ class Orchestrator:
         with self.clock.stage("update_weights"):
             stats = publish_to(self.parts.checkpoint, self.parts.rollout, self.version, running)
         self._published(stats)
+        self.parts.timeline.mark(self.step + 1, self.version)
 
     # --- what the stages are made of ---------------------------------------------------------
 
@@ -236,6 +237,7 @@ class Orchestrator:
     def _announce_step(self) -> None:
         self._step_began = time.perf_counter()
         if not self.done:
+            self.parts.timeline.mark(self.step + 1, self.version)
             self.parts.callbacks.on_step_start(self)
 
     def _complete(self, metrics: Mapping[str, float], seconds: float) -> dict[str, float]:

@@ -16,6 +16,7 @@ from rlframe.data import PromptStream
 from rlframe.interfaces.checkpoint import CheckpointEngine
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.transfer import CountedTransfer
+from rlframe.timeline import Timeline
 
 if TYPE_CHECKING:
     from rlframe.record import Recorder
@@ -43,3 +44,4 @@ class Parts:
     buffer: Buffer = field(default_factory=Buffer)
     second: SecondData | None = None
     rollout: WorkerGroup | None = None
+    timeline: Timeline = field(default_factory=Timeline)

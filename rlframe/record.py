@@ -23,6 +23,7 @@ from rlframe.rng import rng_state
 from rlframe.samples import dump_lines, sample_rows
 from rlframe.snapshot import SnapshotStore
 from rlframe.summary import write_summary
+from rlframe.timeline import CONTROLLER
 
 if TYPE_CHECKING:
     from rlframe.orchestrator import Orchestrator
@@ -84,6 +85,7 @@ class Recorder:
                 "top_p, top_k or min_p cut the distribution that is sampled from; the trainer's "
                 "log-probabilities are of the whole one. Watch actor/rollout_logprob_gap"
             )
+        run.parts.timeline.begin(run.step + 1, run.version)
         self._hooks.rlframe_fit_start(run=run, config=config)
 
     def collected(self, step: int, groups: Sequence[GroupEntry]) -> None:
@@ -108,6 +110,7 @@ class Recorder:
         # A callback may have ended the run: what it ended with is saved too.
         if run.done or (options.save_every and run.step % options.save_every == 0):
             self.save(run)
+        run.parts.timeline.fetch()
         self._kept = None if run.done else _before_collecting(run)
 
     def step_learned(self, run: Orchestrator, metrics: dict[str, float]) -> None:
@@ -144,7 +147,8 @@ class Recorder:
         state = {"run": run.state_dict(), "rng": rng_state(), "summary": self._progress(run)}
         for part, values in (earlier or {}).items():
             state[part] |= values
-        self.saved = self._snapshots.save(run.step, write, state)
+        with run.parts.timeline.log.span(CONTROLLER, "snapshot"):
+            self.saved = self._snapshots.save(run.step, write, state)
         self._saved_step = run.step
         self._callbacks.on_snapshot_saved(run, str(self.saved))
 
@@ -210,7 +214,8 @@ class Recorder:
     def _validate(self, run: Orchestrator) -> dict[str, float]:
         if self._validator is None:
             return {}
-        figures = dict(self._validator())
+        with run.parts.timeline.log.span(CONTROLLER, "validation"):
+            figures = dict(self._validator())
         self._callbacks.on_validation_end(run, figures)
         return figures
 
@@ -241,6 +246,7 @@ class Recorder:
     def _close(self, run: Orchestrator, status: str, error: BaseException | None) -> None:
         summary = self._progress(run) | {"status": status}
         write_summary(self.run_dir, summary)
+        run.parts.timeline.fetch(last=True)
         self._hooks.rlframe_fit_end(run=run, error=error)
         self._logger.close()
 

@@ -19,6 +19,7 @@ __all__ = [
     "RoleSpec",
     "check_beside",
     "known_roles",
+    "reads_text",
     "roles_of",
 ]
 
@@ -102,3 +103,8 @@ def check_beside(roles: Sequence[RoleSpec], pool_of: Mapping[str, str]) -> None:
                 f"the same devices, and lies in pool '{pool_of[role.name]}': set "
                 f"roles.{other}.pool={pool_of[role.name]}"
             )
+
+
+def reads_text(role: RoleSpec) -> bool:
+    """Whether a role may have a tokenizer of its own: a score model that is not trained."""
+    return role.model == "score" and not role.trained

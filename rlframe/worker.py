@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from rlframe.asking import MethodError
+from rlframe.batch import Batch
 from rlframe.config import Selected
 from rlframe.errors import MethodFault, RlframeError, WorkerError
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.interfaces.transfer import Produced, TransferEngine
+from rlframe.plan import UpdatePlan
 from rlframe.protocol import ONE_TO_ALL, Protocol, protocol_of
+from rlframe.requests import Completion, Request
+from rlframe.timeline import Busy, SpanLog
 
 __all__ = ["Worker", "declared_protocol"]
 
@@ -41,6 +45,9 @@ class Worker:
     def __init__(self, rank: RankInfo, transfer: TransferEngine) -> None:
         self.rank, self.transfer = rank, transfer
         self.engines: dict[str, Any] = {}
+        self.spans = SpanLog()
+        """When what ran here."""
+        self._hosted: set[str] = set()
 
     def start(self) -> None:
         """Seeds and threads of this process."""
@@ -60,12 +67,18 @@ class Worker:
 
     def host(self, name: str, make: Callable[[], Any]) -> None:
         """Hold any object under a role's name."""
-        self.engines[name] = self._guard(name, "start", make)
+        self.engines[name] = made = self._guard(name, "start", make)
+        self._hosted.add(name)
+        if hasattr(made, "watch"):
+            made.watch(self.spans, name)
 
     def call(self, role: str, method: str, *args: Any) -> Any:
         """Call one engine's method; columns come back as they are."""
         function = getattr(self.engines[role], method)
-        return self._guard(role, method, lambda: function(*args))
+        if role in self._hosted:  # it notes itself what it does: a call may be but a question
+            return self._guard(role, method, lambda: function(*args))
+        with self.spans.span(role, method, _tokens(args)):
+            return self._guard(role, method, lambda: function(*args))
 
     def run(self, role: str, method: str, *args: Any) -> Any:
         """Call one engine's method; columns come back as handles by name."""
@@ -95,6 +108,7 @@ class Worker:
     def _add_rollout(self, role: str, spec: RolloutSpec, engine: Selected) -> None:
         made = engine.load()(engine.config, spec)
         made.rank = self.rank
+        made.generate = _noted(made, self.spans.busy(role, "generate"))
         self._register(role, made)
 
     def _register(self, role: str, engine: Any) -> None:
@@ -119,3 +133,29 @@ class Worker:
     ) -> WorkerError:
         remote = "".join(traceback.format_exception(error))
         return kind(role, self.rank.rank, self.rank.host, what, remote)
+
+
+def _noted(engine: Any, busy: Busy) -> Callable[[Request], Awaitable[Completion]]:
+    """The engine's ``generate``, its open requests noted as one stretch of work."""
+    plain = engine.generate
+
+    async def generate(request: Request) -> Completion:
+        with busy.work():
+            done: Completion = await plain(request)
+            busy.made(len(done.token_ids), max(done.versions, default=-1))
+            return done
+
+    return generate
+
+
+def _tokens(args: Sequence[Any]) -> int:
+    """Prompt and response tokens that a call works on, each time that it does."""
+    batch = next((arg for arg in args if isinstance(arg, Batch)), None)
+    if batch is None or "prompt_ids" not in batch or "response_ids" not in batch:
+        return 0
+    lengths = batch.lengths("prompt_ids") + batch.lengths("response_ids")
+    plan = next((arg for arg in args if isinstance(arg, UpdatePlan)), None)
+    if plan is None:
+        return int(lengths.sum())
+    micros = (rows for step in plan.minibatches for ranks in step.micros for rows in ranks)
+    return sum(int(lengths[rows].sum()) for rows in micros)

@@ -18,6 +18,7 @@ from rlframe.cli.parser import (
     say,
     take_global,
 )
+from rlframe.cli.timeline import add_timeline_command
 from rlframe.errors import ConfigError, RlframeError
 from rlframe.host.host import PluginHost, use_host
 
@@ -98,6 +99,7 @@ def _add_core_commands(subcommands: argparse._SubParsersAction[CliParser]) -> No
                 "--resume", metavar="auto|PATH", help="go on from the last, or that, snapshot"
             )
     _add_eval(subcommands)
+    add_timeline_command(subcommands)
     _add_chat(subcommands)
     plugins = subcommands.add_parser("plugins", help="list plugins, components and errors")
     plugins.add_argument("--json", action="store_true", help="as JSON")

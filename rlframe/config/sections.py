@@ -48,6 +48,8 @@ class RunConfig:
     """Write every completion under rollouts/, so that the rollout 'replay' can play them again."""
     validation_prompts: int = 512
     """Validation prompts at most, at least 1."""
+    timeline_mb: int = 16
+    """Most that the run's timeline takes on disk, MB, at least 0; the newest is kept, 0: none."""
 
     def __post_init__(self) -> None:
         """Check ranges; raises ValueError."""
@@ -55,6 +57,7 @@ class RunConfig:
             check_range(self, name, 0)
         check_range(self, "trace_every", 0)
         check_range(self, "restart_wait_s", 0)
+        check_range(self, "timeline_mb", 0)
         check_range(self, "keep", 1)
         check_range(self, "validation_prompts", 1)
         if not self.dir:

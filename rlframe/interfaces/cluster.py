@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlframe.interfaces.model import EngineSpec
     from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
     from rlframe.interfaces.transfer import TransferEngine
+    from rlframe.timeline import ProcessSpans
 
 __all__ = ["Cluster", "ClusterInfo", "Mapper", "Placement", "ResourcePool", "WorkerGroup"]
 
@@ -137,6 +138,13 @@ class Cluster(ABC):
     def stacks(self) -> str:
         """Python stacks of every worker, for a step that hangs; those of this process here."""
         return all_stacks()
+
+    def spans(self) -> Sequence[ProcessSpans]:
+        """What each worker did since this was called before, for the timeline.
+
+        ``rank`` is that in its pool. Workers that do not answer are left out.
+        """
+        return ()
 
     def close(self) -> None:
         """End every process that was started."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import rlframe
+from rlframe.timeline import read_timeline
 from rlframe_strategies.engine import CausalLMEngine
 from tests.e2e.small import letters, make_model, make_questions, options
 from tests.e2e.test_ray_faults import assert_nobody_left, shared_memory
@@ -54,4 +55,8 @@ def test_a_training_rank_that_is_killed_restarts_its_group(tmp_path):
     assert Counter(g for groups in steps for g in groups) == Counter(range(12))
     lines = (done.run_dir / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+    spans = read_timeline(done.run_dir)
+    assert {"train:0", "train:1", "collector", "controller"} >= {span.lane for span in spans}
+    ranks = {(span.life, span.lane) for span in spans if span.stage == "update"}
+    assert ranks == {(life, f"train:{rank}") for life in (0, 1) for rank in (0, 1)}
     assert_nobody_left(before)

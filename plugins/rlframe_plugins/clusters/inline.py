@@ -19,6 +19,7 @@ from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.interfaces.transfer import TransferEngine
 from rlframe.protocol import Mesh
+from rlframe.timeline import ProcessSpans
 from rlframe.worker import Worker
 from rlframe_plugins.clusters.watchdog import TooLate, Watchdog
 
@@ -80,6 +81,10 @@ class InlineCluster(Cluster):
         """See :class:`Cluster`."""
         self._worker.host(name, make)
         return InlineHosted(name, self._worker, self._watchdog)
+
+    def spans(self) -> list[ProcessSpans]:
+        """See :class:`Cluster`."""
+        return [self._worker.spans.take()] if hasattr(self, "_worker") else []
 
     def close(self) -> None:
         """See :class:`Cluster`."""

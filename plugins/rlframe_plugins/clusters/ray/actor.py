@@ -23,6 +23,7 @@ from rlframe.interfaces.strategy import RankInfo
 from rlframe.interfaces.transfer import Handle, Produced, TransferEngine
 from rlframe.packed import Packed
 from rlframe.stacks import all_stacks
+from rlframe.timeline import ProcessSpans
 from rlframe.worker import Worker
 from rlframe_plugins.clusters.ray.serving import Serving
 from rlframe_plugins.clusters.ray.slots import add_slots
@@ -142,6 +143,12 @@ class WorkerProcess:
         """Python stacks of all threads."""
         return all_stacks()
 
+    def spans(self) -> ProcessSpans | None:
+        """What ran here since this was asked before; None before the start."""
+        if self._worker is None:
+            return None
+        return self._worker.spans.take(self._worker.rank.rank)
+
     def submit(self, role: str, client: str, requests: list[Any]) -> None:
         """Start generating; completions go to the client's stream."""
         self._serving.submit(self._held.engines[role], client, requests)
@@ -208,7 +215,7 @@ def _is_columns(outcome: Any) -> bool:
     )
 
 
-_BESIDE = {"side": ("stacks", "submit", "control"), "streams": ("completions",)}
+_BESIDE = {"side": ("stacks", "spans", "submit", "control"), "streams": ("completions",)}
 for _group, _names in _BESIDE.items():
     for _name in _names:
         _marked = ray.method(concurrency_group=_group)(vars(WorkerProcess)[_name])

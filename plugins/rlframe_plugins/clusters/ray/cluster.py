@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlframe.config import Config as FitConfig
 from rlframe.config import PoolConfig, check_range
@@ -29,6 +29,9 @@ from rlframe_plugins.clusters.ray.nodes import (
     wait_for_room,
 )
 from rlframe_plugins.clusters.ray.session import Session, worker_environment
+
+if TYPE_CHECKING:
+    from rlframe.timeline import ProcessSpans
 
 __all__ = ["RayCluster"]
 
@@ -142,6 +145,18 @@ class RayCluster(Cluster):
         """See :class:`Cluster`."""
         hosted: WorkerGroup = self._crews.host(name, make)
         return hosted
+
+    def stacks(self) -> str:
+        """See :class:`Cluster`."""
+        from rlframe_plugins.clusters.ray.looking import stacks_of
+
+        return stacks_of(self._crews.crews) if self._crews is not None else super().stacks()
+
+    def spans(self) -> list[ProcessSpans]:
+        """See :class:`Cluster`."""
+        from rlframe_plugins.clusters.ray.looking import spans_of
+
+        return spans_of(self._crews.crews) if self._crews is not None else []
 
     def close(self) -> None:
         """See :class:`Cluster`."""

@@ -122,6 +122,11 @@ class Crews:
         self._everybody(crew, name, "start", lambda m: m.actor.add.remote("host", payload))
         return RayHosted(name, crew, self._transfer)
 
+    @property
+    def crews(self) -> Sequence[Crew]:
+        """All that were started."""
+        return self._crews
+
     def close(self) -> None:
         """End all processes and give the places back."""
         for crew in self._crews:
