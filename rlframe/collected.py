@@ -30,6 +30,8 @@ class Gathered:
     """Ids of groups without a scored episode, and the reason."""
     skipped_episodes: int = 0
     """Episodes that left their group because a reward failed."""
+    late_episodes: int = 0
+    """Episodes that a tail policy ended or left out."""
     fault: str = ""
     """What such a reward did, the last time; empty where none failed."""
 
@@ -42,6 +44,7 @@ class Collected:
     refused: list[int] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)
     skipped_episodes: int = 0
+    late_episodes: int = 0
     fault: str = ""
 
     @classmethod
@@ -53,7 +56,13 @@ class Collected:
         transfer: TransferEngine,
     ) -> Collected:
         """Cut the blocks into the groups' rows."""
-        out = cls([], gathered.refused, gathered.failed, gathered.skipped_episodes, gathered.fault)
+        out = cls(
+            refused=gathered.refused,
+            failed=gathered.failed,
+            skipped_episodes=gathered.skipped_episodes,
+            late_episodes=gathered.late_episodes,
+            fault=gathered.fault,
+        )
         if gathered.groups:
             sizes = [group.rows for group in gathered.groups]
             rows = np.arange(sum(sizes), dtype=np.int64)
@@ -71,6 +80,7 @@ class Collected:
             out.refused += part.refused
             out.failed |= part.failed
             out.skipped_episodes += part.skipped_episodes
+            out.late_episodes += part.late_episodes
             out.fault = part.fault or out.fault
         out.accepted.sort(key=lambda entry: entry.group_id)
         return out

@@ -6,8 +6,9 @@ import asyncio
 import dataclasses
 import hashlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rlframe.algorithm import Algorithm
 from rlframe.asking import ask, raised_in
@@ -16,19 +17,19 @@ from rlframe.collected import Gathered
 from rlframe.entry import GroupSummary
 from rlframe.errors import RlframeError, RolloutError
 from rlframe.interfaces.data import Environment
+from rlframe.interfaces.loop import Tail
 from rlframe.interfaces.rollout import RolloutEngine
 from rlframe.interfaces.transfer import Produced
 from rlframe.loops import OwnLoop, ThreadLoop
 from rlframe.protocol import ONE_TO_ONE, protocol
 from rlframe.requests import Completion, Episode, Group, Request, Row
 from rlframe.tracing import Tracer
+from rlframe.waiting import cancelled, enough_of, gather, some_of
 
 if TYPE_CHECKING:
     from rlframe.rewards import Scorer
 
 __all__ = ["EPISODES_PER_GROUP", "Collector", "episode_seed"]
-
-T = TypeVar("T")
 
 EPISODES_PER_GROUP = 2**20
 """Episode ids of one group are ``group_id * EPISODES_PER_GROUP + position``."""
@@ -38,6 +39,15 @@ def episode_seed(seed: int, group_id: int, position: int) -> int:
     """The sampling seed of one episode: the same in every run with this seed."""
     text = f"{seed}/{group_id}/{position}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+@dataclass(frozen=True)
+class _Played:
+    """A group that has ended, and how many episodes it lost: to failed rewards, to its tail."""
+
+    group: Group
+    skipped: int = 0
+    late: int = 0
 
 
 class Collector:
@@ -52,12 +62,14 @@ class Collector:
         seed: int,
         prompt_key: str = "prompt",
         tracer: Tracer | None = None,
+        tail: Tail | None = None,
     ) -> None:
         self._algorithm, self._environment, self._scorer = algorithm, environment, scorer
         self._client, self._seed, self._prompt_key = client, seed, prompt_key
         self._tracer, self._fault = tracer or Tracer(), ""
         self._loop: OwnLoop | ThreadLoop = OwnLoop()
-        self._playing: set[asyncio.Task[tuple[Group, int]]] = set()
+        self._tail, self._all = tail or Tail(), Tail()
+        self._playing: dict[int, asyncio.Task[_Played]] = {}
 
     @protocol(ONE_TO_ONE)
     def collect(self, rows: Sequence[Row], samples: int = 0) -> Produced:
@@ -65,8 +77,9 @@ class Collector:
 
         ``samples`` above 0 plays so many episodes of each row as it asks for, and accepts them all.
         """
-        asked = self._asked(samples) if samples else self._requests
-        return self._gathered(self._loop.run(self._run_groups(rows, asked)), bool(samples))
+        if samples:
+            return self._gathered(self._loop.run(self._run_asked(rows, samples)), True)
+        return self._gathered(self._loop.run(self._run_groups(rows)), False)
 
     @protocol(ONE_TO_ONE)
     def turn(self, rows: Sequence[Row], at_least: int, wait_s: float) -> Produced:
@@ -80,21 +93,29 @@ class Collector:
             self._loop = ThreadLoop("rlframe-collector")
         return self._gathered(self._loop.run(self._turn(rows, at_least, wait_s)), False)
 
-    async def _turn(
-        self, rows: Sequence[Row], at_least: int, wait_s: float
-    ) -> list[tuple[Group, int]]:
+    async def _turn(self, rows: Sequence[Row], at_least: int, wait_s: float) -> list[_Played]:
         for row in rows:
-            self._playing.add(asyncio.ensure_future(self.run_group(row, self._requests(row))))
-        ended = await _some_of(self._playing, at_least, wait_s)
-        self._playing -= ended
-        return [task.result() for task in ended]
+            task = asyncio.ensure_future(self.run_group(row, self._requests(row), self._tail))
+            self._playing[row.group_id] = task
+        ended = await some_of(set(self._playing.values()), at_least, wait_s)
+        groups = [group for group, task in self._playing.items() if task in ended]
+        return [self._playing.pop(group).result() for group in groups]
 
-    def _gathered(self, ended: Sequence[tuple[Group, int]], accept_all: bool) -> Produced:
+    @protocol(ONE_TO_ONE)
+    def drop(self, groups: Sequence[int]) -> None:
+        """End these groups where they are played; nothing of them is given. Others are ignored."""
+        tasks = [self._playing.pop(group) for group in groups if group in self._playing]
+        self._loop.run(cancelled(tasks))
+
+    def _gathered(self, ended: Sequence[_Played], accept_all: bool) -> Produced:
         accepted, out = list[Group](), Gathered()
-        for group, skipped in ended:
-            out.skipped_episodes += skipped
+        for one in ended:
+            group = one.group
+            out.skipped_episodes += one.skipped
+            out.late_episodes += one.late
             if not group.trained:
-                out.failed[group.row.group_id] = "no episode of the group was scored"
+                why = "ended in time" if one.late and not one.skipped else "was scored"
+                out.failed[group.row.group_id] = f"no episode of the group {why}"
             elif accept_all or ask(self._algorithm, "accept", group):
                 accepted.append(group)
             else:
@@ -110,38 +131,48 @@ class Collector:
 
     def evaluate(self, rows: Sequence[Row], samples: int = 1) -> list[Group]:
         """Play rows as they are asked for, nothing refused; ``samples`` episodes each."""
-        groups = self._loop.run(self._run_groups(rows, self._asked(samples)))
-        return [group for group, _ in groups]
-
-    @staticmethod
-    def _asked(samples: int) -> Callable[[Row], list[Request]]:
-        return lambda row: [row.request() for _ in range(samples)]
+        return [one.group for one in self._loop.run(self._run_asked(rows, samples))]
 
     def close(self) -> None:
         """End the loop and what still runs on it, and the environment."""
         self._loop.close()
         self._environment.close()
 
-    async def run_group(self, row: Row, requests: Sequence[Request]) -> tuple[Group, int]:
-        """Episodes of one draw, scored, and the number of episodes that no reward could score."""
-        stamped = [self._stamp(row, position, r) for position, r in enumerate(requests)]
-        episodes = await _gather([self._play(row, request) for request in stamped])
+    async def run_group(self, row: Row, requests: Sequence[Request], tail: Tail) -> _Played:
+        """Episodes of one draw, scored, as many as ``tail`` waits for."""
+        asked = tail.requests(requests)
+        stamped = [self._stamp(row, position, r) for position, r in enumerate(asked)]
+        trained = [request.train for request in asked]
+        work = [self._play(row, request) for request in stamped]
+        ended = await enough_of(work, trained, tail.enough(requests))
+        late_ones = () if tail.keeps_late() else ("abort",)
+        episodes = [
+            one
+            for one in ended
+            if one is not None and not (one.request.train and one.finish_reason in late_ones)
+        ]
+        if not episodes:
+            return _Played(Group(row, []), late=len(asked))
         scored = await self._scorer.score(row, self._whole(episodes))
         self._tracer.write(row, episodes)
         # A reward model scores them later, or nobody does.
         unscored = not (self._scorer.gives_rewards or self._environment.gives_rewards)
         kept = [episode for episode in scored if unscored or episode.reward is not None]
-        return Group(row, kept), len(episodes) - len(kept)
+        lost = len(episodes) - len(kept)
+        return _Played(Group(row, kept), skipped=lost, late=len(asked) - len(episodes))
 
     def _whole(self, episodes: Sequence[Episode]) -> list[Episode]:
         """Those that their environment could play to the end."""
         self._fault = next((one.fault for one in episodes if one.fault), self._fault)
         return [one for one in episodes if not one.fault]
 
-    async def _run_groups(
-        self, rows: Sequence[Row], requests_of: Callable[[Row], list[Request]]
-    ) -> list[tuple[Group, int]]:
-        return await _gather([self.run_group(row, requests_of(row)) for row in rows])
+    async def _run_groups(self, rows: Sequence[Row]) -> list[_Played]:
+        return await gather([self.run_group(r, self._requests(r), self._tail) for r in rows])
+
+    async def _run_asked(self, rows: Sequence[Row], samples: int) -> list[_Played]:
+        """Rows as they are asked for, each waited for."""
+        asked = [(row, [row.request() for _ in range(samples)]) for row in rows]
+        return await gather([self.run_group(row, some, self._all) for row, some in asked])
 
     def _requests(self, row: Row) -> list[Request]:
         made = ask(self._algorithm, "requests", row)
@@ -233,31 +264,3 @@ def _joined(first: Completion, second: Completion) -> Completion:
         (*first.versions, *second.versions),
         second.finish_reason,
     )
-
-
-async def _some_of(
-    playing: set[asyncio.Task[T]], at_least: int, wait_s: float
-) -> set[asyncio.Task[T]]:
-    """The tasks that are done, after ``at_least`` are or ``wait_s`` have passed."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + wait_s
-    await asyncio.sleep(0)
-    while True:
-        ended = {task for task in playing if task.done()}
-        left = until - loop.time()
-        failed = any(task.exception() is not None for task in ended)
-        if failed or len(ended) >= min(at_least, len(playing)) or left <= 0:
-            return ended
-        await asyncio.wait(playing - ended, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-
-
-async def _gather(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results in order; the first failure cancels the rest and is raised itself."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return list(await asyncio.gather(*tasks))
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise

@@ -67,6 +67,11 @@ class CollectorClient:
         ]
         return all_of(calls, self._merged)
 
+    def drop(self, groups: Sequence[int]) -> None:
+        """End groups that :meth:`turn` started, where they are played; nothing of them is given."""
+        for call in [host.call("drop", groups) for host in self._hosts]:
+            call.result()
+
     def _merged(self, parts: list[Any]) -> Collected:
         # A collector that accepted no group stores no column, and answers without handles.
         pairs = [part if isinstance(part, tuple) else (part, {}) for part in parts]

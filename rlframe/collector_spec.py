@@ -38,6 +38,7 @@ class CollectorSpec:
 
     algorithm: Selected
     environment: Selected
+    tail: Selected
     reward: RewardConfig
     tokenizer_path: str
     prompt_key: str
@@ -61,6 +62,7 @@ class CollectorSpec:
         return cls(
             algorithm=config.algo,
             environment=config.env,
+            tail=config.tail,
             reward=config.reward,
             tokenizer_path=tokenizer_path,
             prompt_key=config.data.prompt_key,
@@ -90,6 +92,7 @@ class CollectorSpec:
             self.seed,
             self.prompt_key,
             tracer=self.tracer,
+            tail=self.tail.load()(self.tail.config),
         )
 
     def __getstate__(self) -> dict[str, Any]:

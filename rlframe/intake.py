@@ -37,6 +37,9 @@ class Player(Protocol):
     def turn(self, rows: Sequence[Row], at_least: int, wait_s: float) -> Future[Collected]:
         """Start these rows, and give what has ended; see ``Collector.turn``."""
 
+    def drop(self, groups: Sequence[int]) -> None:
+        """End these groups; nothing of them is given."""
+
 
 class Intake:
     """Fills a buffer. ``born`` holds the version of the weights when a group was started.
@@ -59,6 +62,7 @@ class Intake:
         self._max_refills, self._method, self._tell = max_refills, method, tell
         self._open: dict[int, Row] = {}
         self._again: list[Row] = []
+        self._deferred: list[Row] = []
         self._answers: list[Future[Collected]] = []
         self._fault = ""
         self._turned_down = 0
@@ -67,6 +71,11 @@ class Intake:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def deferred(self) -> int:
+        """Prompts that were put off by :meth:`defer` and wait for :meth:`start_deferred`."""
+        return len(self._deferred)
 
     @property
     def played(self) -> list[int]:
@@ -108,7 +117,24 @@ class Intake:
         """Begin ``count`` further groups under weights ``version``; returns at once."""
         if count <= 0:
             return
-        rows = self._rows(count)
+        self._begin(self._rows(count), version)
+
+    def start_deferred(self, count: int, version: int) -> None:
+        """Begin up to ``count`` groups again that were put off, the earliest draws first."""
+        if count > 0:
+            rows, self._deferred = self._deferred[:count], self._deferred[count:]
+            self._begin(rows, version)
+
+    def defer(self) -> None:
+        """End the groups that are played; their prompts are put off."""
+        self._harvest()
+        self._player.drop(self.played)
+        self._deferred = sorted([*self._deferred, *self._open.values()], key=_draw)
+        for group in self._open:
+            del self.born[group]
+        self._open = {}
+
+    def _begin(self, rows: Sequence[Row], version: int) -> None:
         self._open |= {row.group_id: row for row in rows}
         self.born |= dict.fromkeys((row.group_id for row in rows), version)
         self._answers.append(self._player.turn(rows, 0, 0.0))
@@ -131,7 +157,7 @@ class Intake:
                 return
             if time.monotonic() - since > limit_s:
                 raise StuckError(
-                    f"no group ended in {limit_s:g} s (scheduler.wait_s) while {len(self._open)} "
+                    f"no group ended in {limit_s:g} s (wait_s) while {len(self._open)} "
                     f"were played, the oldest for {self._oldest()}: look at rollout, environment "
                     "and reward, or raise the limit"
                 )
@@ -140,11 +166,15 @@ class Intake:
     def state_dict(self) -> dict[str, Any]:
         """Prompts that were drawn and whose groups did not come back; they are played again."""
         rows = [*self._again, *self._open.values()]
-        return {"open": [_row_state(row) for row in sorted(rows, key=lambda r: r.group_id)]}
+        return {
+            "open": [_row_state(row) for row in sorted(rows, key=_draw)],
+            "deferred": [_row_state(row) for row in self._deferred],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The reverse of :meth:`state_dict`."""
         self._again = [_row(one, self._prompts.sampling) for one in state["open"]]
+        self._deferred = [_row(one, self._prompts.sampling) for one in state["deferred"]]
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -174,6 +204,7 @@ class Intake:
         self._figures["collect/refused_groups"] += len(found.refused)
         self._figures["collect/failed_groups"] += len(found.failed)
         self._figures["collect/skipped_episodes"] += found.skipped_episodes
+        self._figures["collect/late_episodes"] += found.late_episodes
         if found.fault:
             self._fault = f". The last fault: {found.fault}"
             self._tell(f"left out, by reward.on_error=skip: {found.fault}")
@@ -201,8 +232,12 @@ class Intake:
 
 
 def _no_figures() -> dict[str, float]:
-    names = ("refused_groups", "failed_groups", "skipped_episodes")
+    names = ("refused_groups", "failed_groups", "skipped_episodes", "late_episodes")
     return {f"collect/{name}": 0.0 for name in names}
+
+
+def _draw(row: Row) -> int:
+    return row.group_id
 
 
 def _row_state(row: Row) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from rlframe.assemble_batch import join_entries
 from rlframe.batch import Batch
 from rlframe.entry import GroupEntry
 from rlframe.errors import RlframeError
-from rlframe.intake import Intake
+from rlframe.gathering import Gathering
 from rlframe.interfaces.checkpoint import SyncStats
 from rlframe.ledger import Ledger
 from rlframe.metrics import (
@@ -50,14 +50,8 @@ class Orchestrator:
         self.version = 0
         self.stop_reason = ""
         self.clock = Stopwatch(parts.timeline.log)
-        self.intake = Intake(
-            parts.stream,
-            parts.collector,
-            parts.buffer,
-            max_refills=parts.config.data.max_refills,
-            method=type(parts.algorithm).__name__,
-            tell=parts.recorder.message,
-        )
+        self.gathering = Gathering.of(parts)
+        self.intake = self.gathering.intake
         self.ledger = Ledger(parts.transfer)
         """Told of every batch and group that nothing will read again."""
         self._read_before = 0
@@ -83,8 +77,8 @@ class Orchestrator:
         wanted = count or self.config.data.prompts_per_step
         self._phase("generate")
         with self.clock.stage("gen"):
-            self.intake.fill(wanted)
-        return self.join(self.buffer.take(wanted, self.version))
+            groups = self.gathering.take(wanted, self.version, self.steps_left)
+        return self.join(groups)
 
     def join(self, groups: Sequence[GroupEntry]) -> Batch:
         """The batch of a step from groups that were taken out of the buffer."""

@@ -28,6 +28,7 @@ SELECTORS = {
     "reward": "how responses are scored",
     "env": "what answers a response",
     "scheduler": "when the stages of a step run",
+    "tail": "what becomes of responses that take much longer than others",
     "transfer": "where batch columns lie",
     "checkpoint": "how new weights reach the rollout engine",
     "resharder": "which parts of the weights go where",

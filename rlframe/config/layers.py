@@ -22,6 +22,7 @@ COMPONENTS = {
     "env": "environment",
     "cluster": "cluster",
     "scheduler": "scheduler",
+    "tail": "tail",
     "transfer": "transfer",
     "checkpoint": "checkpoint",
     "resharder": "resharder",

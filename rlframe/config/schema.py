@@ -108,6 +108,8 @@ class Config:
     """Devices by pool."""
     scheduler: Selected
     """When the stages of a step run."""
+    tail: Selected
+    """What becomes of responses that take much longer than others."""
     transfer: Selected
     """Where batch columns lie."""
     checkpoint: Selected

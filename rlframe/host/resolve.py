@@ -233,6 +233,7 @@ _BASES = {
     "tool-parser": "rlframe.interfaces.tools:ToolParser",
     "dataset": "rlframe.interfaces.data:Dataset",
     "scheduler": "rlframe.interfaces.loop:Scheduler",
+    "tail": "rlframe.interfaces.loop:Tail",
     "sampler": "rlframe.interfaces.loop:Sampler",
     "logger": "rlframe.interfaces.loop:Logger",
     "callback": "rlframe.interfaces.loop:Callback",

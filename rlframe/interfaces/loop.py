@@ -1,17 +1,18 @@
-"""What hangs on the loop: schedulers, samplers, callbacks, loggers."""
+"""What hangs on the loop: schedulers, samplers, tails, callbacks, loggers."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     from rlframe.config import Config
     from rlframe.entry import GroupEntry
     from rlframe.orchestrator import Orchestrator
+    from rlframe.requests import Request
 
-__all__ = ["Callback", "Logger", "Metrics", "Sampler", "Scheduler"]
+__all__ = ["Callback", "Logger", "Metrics", "Sampler", "Scheduler", "Tail"]
 
 Metrics = Mapping[str, float]
 
@@ -50,6 +51,46 @@ class Sampler(ABC):
         ``played`` are the ids of groups that have not ended. Fewer than ``count`` positions mean
         that one of these is to be waited for.
         """
+
+
+class Tail:
+    """What becomes of responses that take much longer than others; by default all are waited for.
+
+    The first three methods act within a group, where it is played; the rest on whole groups, where
+    a step is put together, for schedulers that play groups of one step at a time.
+    """
+
+    config: Any
+    leftover: ClassVar[Literal["wait", "continue", "again"]] = "wait"
+    """Groups that are still played when a step has its own: none are, since all are waited for;
+    they continue under the next weights; or they end, and a later step plays their prompts again
+    and waits for all."""
+    bound: int = 0
+    """Versions that a token may be older than the weights that learn from it."""
+    wait_s: float = 3600.0
+    """Longest wait for a group, seconds, where ``leftover`` is not "wait"."""
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config
+
+    def requests(self, requests: Sequence[Request]) -> list[Request]:
+        """What is asked for instead of a group's requests: further samples, deadlines."""
+        return list(requests)
+
+    def enough(self, requests: Sequence[Request]) -> int:
+        """How many trained episodes end a group, of the method's ``requests``; others are aborted.
+
+        Those that are not trained on are always waited for.
+        """
+        return sum(request.train for request in requests)
+
+    def keeps_late(self) -> bool:
+        """Whether a trained episode that its deadline ended stays in its group, as it is."""
+        return True
+
+    def groups(self, wanted: int) -> int:
+        """Groups that are played so that ``wanted`` end sooner, at least ``wanted``."""
+        return wanted
 
 
 class Callback:

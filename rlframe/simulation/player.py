@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from rlframe.batch import Batch
 from rlframe.collected import Collected
 from rlframe.entry import EpisodeSummary, GroupEntry, GroupSummary
-from rlframe.requests import Row, Sampling
+from rlframe.interfaces.loop import Tail
+from rlframe.requests import Request, Row, Sampling
 from rlframe.simulation.engine import SimEngine, SimSequence
 
 __all__ = ["SimPlayer", "SimPrompts", "SimSpec"]
@@ -61,8 +62,12 @@ class SimPrompts:
 class SimPlayer:
     """Starts groups on a :class:`SimEngine`, and waits for them by letting time pass."""
 
-    def __init__(self, spec: SimSpec, engine: SimEngine) -> None:
+    def __init__(self, spec: SimSpec, engine: SimEngine, tail: Tail) -> None:
         self.spec, self.engine = spec, engine
+        requests = [Request((0,))] * spec.samples
+        self._asked, self._enough = len(tail.requests(requests)), tail.enough(requests)
+        self.paused = False
+        """Whether what runs waits for new weights."""
         self._random = random.Random(spec.seed)
         self._failures = random.Random(spec.seed + 1)
         self._lengths: dict[int, list[int]] = {}
@@ -76,7 +81,7 @@ class SimPlayer:
     def turn(self, rows: Sequence[Row], at_least: int, wait_s: float) -> Future[Collected]:
         """Start rows; let time pass until so many groups have ended."""
         for row in rows:
-            lengths = [self.spec.length(self._random) for _ in range(self.spec.samples)]
+            lengths = [self.spec.length(self._random) for _ in range(self._asked)]
             self._lengths[row.group_id] = lengths
             self._ended[row.group_id] = []
             self.engine.submit(row.group_id, lengths)
@@ -91,11 +96,20 @@ class SimPlayer:
         future.set_result(found)
         return future
 
+    def drop(self, groups: Sequence[int]) -> None:
+        """End these groups; they begin anew when they are started again."""
+        for group in groups:
+            self.engine.cancel(group)
+            del self._lengths[group], self._ended[group]
+
     # --- inside -------------------------------------------------------------------------------
 
     def let_pass(self, seconds: float) -> None:
         """Let virtual time pass, failures included."""
         until = self.engine.now + seconds
+        if self.paused:
+            self.engine.skip(seconds)
+            return
         while self._next_failure is not None and self._next_failure <= until:
             self.engine.advance(max(self._next_failure - self.engine.now, 0.0))
             self.engine.fail(self._failures.randrange(self.spec.replicas), self.spec.repair_s)
@@ -108,10 +122,14 @@ class SimPlayer:
 
     def _gather(self, found: Collected) -> None:
         for one in self.engine.take():
+            if one.group not in self._ended:
+                continue  # it had enough already
             ended = self._ended[one.group]
             ended.append(one)
-            if len(ended) < len(self._lengths[one.group]):
+            if len(ended) < self._enough:
                 continue
+            if len(ended) < len(self._lengths[one.group]):
+                self.engine.cancel(one.group)
             del self._lengths[one.group], self._ended[one.group]
             if self._random.random() < self.spec.accept:
                 found.accepted.append(_entry(one.group, ended))

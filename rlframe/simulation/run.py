@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -10,8 +11,10 @@ from typing import Any, cast
 
 from rlframe.buffer import Buffer
 from rlframe.entry import GroupEntry
+from rlframe.gathering import Gathering
 from rlframe.intake import Intake
-from rlframe.interfaces.loop import Scheduler
+from rlframe.interfaces.cluster import WorkerGroup
+from rlframe.interfaces.loop import Scheduler, Tail
 from rlframe.interfaces.transfer import LocalTransfer
 from rlframe.ledger import Ledger
 from rlframe.orchestrator import Orchestrator
@@ -55,6 +58,20 @@ class _Clock:
         yield
 
 
+class _Replicas:
+    """The rollout as a group of workers, of which only stopping is asked."""
+
+    def __init__(self, player: SimPlayer) -> None:
+        self._player = player
+
+    def call(self, method: str, *args: Any) -> Future[None]:
+        assert method == "pause", method
+        self._player.paused = True
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+
 class SimRun:
     """Has what a Scheduler uses of an :class:`Orchestrator`; its player and stages are simulated.
 
@@ -62,7 +79,8 @@ class SimRun:
     are decoded, waiting jumps to the next that ends.
     """
 
-    def __init__(self, spec: SimSpec) -> None:
+    def __init__(self, spec: SimSpec, tail: Tail | None = None) -> None:
+        tail = tail or Tail()
         self.spec = spec
         self.step = self.version = 0
         self.buffer, self.clock = Buffer(), _Clock()
@@ -74,7 +92,7 @@ class SimRun:
             spec.replicas, spec.slots, lambda n: spec.token_s + spec.sequence_s * n
         )
         self.report = SimReport()
-        self.player = SimPlayer(spec, self.engine)
+        self.player = SimPlayer(spec, self.engine, tail)
         self._trained_s = 0.0
         self.intake = Intake(
             SimPrompts(),
@@ -84,6 +102,8 @@ class SimRun:
             method="Simulated",
             tell=lambda text: None,
         )
+        rollout = cast(WorkerGroup, _Replicas(self.player))
+        self._gathering = Gathering(self.intake, self.buffer, tail, rollout)
 
     # --- what a scheduler sees ----------------------------------------------------------------
 
@@ -100,8 +120,7 @@ class SimRun:
     def collect(self, count: int | None = None) -> Any:
         """See :meth:`Orchestrator.collect`."""
         wanted = count or self.spec.prompts_per_step
-        self.intake.fill(wanted)
-        return self.join(self.buffer.take(wanted, self.version))
+        return self.join(self._gathering.take(wanted, self.version, self.steps_left))
 
     def join(self, groups: Sequence[GroupEntry]) -> Any:
         """Note what is learned from."""
@@ -121,10 +140,11 @@ class SimRun:
 
     def publish(self, running: Running = "none") -> None:
         """Spend the time of a sync, in which nothing is decoded, and count the version."""
-        self.engine.now += self.spec.sync_s
+        self.engine.skip(self.spec.sync_s)
         self.version += 1
         self.engine.version = self.version
         self.engine.restart_running()
+        self.player.paused = False
 
     def simulate(self, scheduler: Scheduler) -> SimReport:
         """Run to the end."""

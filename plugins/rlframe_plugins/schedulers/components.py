@@ -1,4 +1,4 @@
-"""The schedulers and samplers that rlframe ships."""
+"""The schedulers, samplers and tail policies that rlframe ships."""
 
 from __future__ import annotations
 
@@ -31,6 +31,16 @@ SCHEDULERS = (
             ("in-order", "InOrder", "the earliest draws that have ended"),
             ("freshest", "Freshest", "groups of the newest weights"),
             ("windowed", "Windowed", "the earliest draws of a window, slow ones waited for"),
+        )
+    ),
+    *(
+        Component("tail", name, f"rlframe_plugins.schedulers.tails:{cls}", summary=summary)
+        for name, cls, summary in (
+            ("wait", "Wait", "every response is waited for"),
+            ("deadline", "Deadline", "a response ends after so many seconds"),
+            ("early-stop", "EarlyStop", "more samples a prompt, the first ones are taken"),
+            ("partial", "Partial", "more groups, slow ones continue under the next weights"),
+            ("defer", "Defer", "more groups, slow ones are put off to steps of their own"),
         )
     ),
 )

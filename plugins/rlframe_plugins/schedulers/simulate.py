@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rlframe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlframe.interfaces.loop import Scheduler
+    from rlframe.interfaces.loop import Scheduler, Tail
     from rlframe.simulation import SimReport, SimSpec
 
 __all__ = ["add_simulate_command", "length_of", "simulate"]
@@ -25,18 +25,31 @@ _LENGTHS = ("lognormal", "geometric", "constant", "uniform")
 
 @dataclass(frozen=True)
 class _Way:
-    """A scheduler with its options, by the name that the table shows."""
+    """A scheduler and a tail policy with its options, by the name that the table shows.
+
+    ``published`` is what papers report of the like, beside ``sync``.
+    """
 
     name: str
     scheduler: str
     options: dict[str, Any]
+    tail: str = "wait"
+    published: str = ""
 
 
 _WAYS = (
     _Way("sync", "sync", {}),
-    _Way("one-step-off", "one-step-off", {}),
+    _Way("sync early-stop", "sync", {}, tail="early-stop"),
+    _Way("sync partial", "sync", {}, tail="partial", published="1.2-1.4 (APRIL, 2509.18521)"),
+    _Way("sync defer", "sync", {}, tail="defer", published="2.0-2.6 (RollPacker, 2509.21009)"),
+    _Way("one-step-off", "one-step-off", {}, published="1.2-1.4 (verl's recipe)"),
     *(
-        _Way(f"async {bound} {way}", "async", {"staleness": bound, "on_update": way})
+        _Way(
+            f"async {bound} {way}",
+            "async",
+            {"staleness": bound, "on_update": way},
+            published="up to 2.8 (AReaL, 2505.24298)" if bound == 4 and way == "in-flight" else "",
+        )
         for bound in (1, 2, 4)
         for way in ("in-flight", "drain")
     ),
@@ -92,11 +105,11 @@ def length_of(
     return draw
 
 
-def simulate(spec: SimSpec, make: Callable[[], Scheduler]) -> SimReport:
-    """One run of a scheduler."""
+def simulate(spec: SimSpec, make: Callable[[], Scheduler], tail: Tail | None = None) -> SimReport:
+    """One run of a scheduler, with a tail policy."""
     from rlframe.simulation import SimRun
 
-    return SimRun(spec).simulate(make())
+    return SimRun(spec, tail).simulate(make())
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -132,7 +145,11 @@ def _run(arguments: argparse.Namespace) -> int:
         repair_s=arguments.repair_s,
         seed=arguments.seed,
     )
-    rows = [_figures(way, simulate(spec, lambda way=way: _made(way, host))) for way in _WAYS]  # type: ignore[misc]
+    rows = []
+    for way in _WAYS:
+        scheduler = _made("scheduler", way.scheduler, way.options, host)
+        tail = _made("tail", way.tail, {}, host)
+        rows.append(_figures(way, simulate(spec, lambda made=scheduler: made, tail)))  # type: ignore[misc]
     for row in rows:
         row["times_sync"] = rows[0]["seconds"] / row["seconds"] if row["seconds"] else 1.0
     assumed = {k: v for k, v in vars(arguments).items() if k not in ("run", "command", "json")}
@@ -143,19 +160,19 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _made(way: _Way, host: Any) -> Scheduler:
+def _made(kind: str, name: str, options: dict[str, Any], host: Any) -> Any:
     from rlframe.host.resolve import resolve
 
-    cls = resolve(host, "scheduler", way.scheduler).value
+    cls = resolve(host, kind, name).value
     config = getattr(cls, "Config", None)
-    scheduler: Scheduler = cls(config(**way.options) if config else None)
-    return scheduler
+    return cls(config(**options) if config else None)
 
 
 def _figures(way: _Way, report: SimReport) -> dict[str, Any]:
     ages = Counter(report.ages)
     return {
         "scheduler": way.name,
+        "published": way.published,
         "seconds": report.seconds,
         "step_s": statistics.median(report.step_s),
         "tokens_per_s": report.tokens_per_s,
@@ -178,4 +195,5 @@ def _print(rows: list[dict[str, Any]], assumed: dict[str, Any]) -> None:
         ages = " ".join(f"{age}:{share:.0%}" for age, share in row["staleness"].items())
         name, trains, plays = row["scheduler"], row["train_busy"], row["rollout_busy"]
         speed = f"{row['step_s']:>9.2f}{row['times_sync']:>8.2f}{row['tokens_per_s']:>10.0f}"
-        print(f"{name:<18}{speed}{trains:>9.0%}{plays:>9.0%}  {ages}")
+        told = f"   published: {row['published']}" if row["published"] else ""
+        print(f"{name:<18}{speed}{trains:>9.0%}{plays:>9.0%}  {ages}{told}")

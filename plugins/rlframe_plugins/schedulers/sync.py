@@ -21,5 +21,5 @@ class SyncScheduler(Scheduler):
         while not orchestrator.done:
             batch = orchestrator.collect()
             metrics = orchestrator.learn(batch)
-            orchestrator.publish()
+            orchestrator.publish("keep" if len(orchestrator.intake) else "none")
             yield metrics

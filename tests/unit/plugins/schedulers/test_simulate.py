@@ -33,7 +33,7 @@ def test_a_table_with_its_assumptions(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("assumed: steps 2, prompts 2")
     assert "train_s 3.0" in lines[0]
-    assert [line.split("  ")[0] for line in lines[2:4]] == ["sync", "one-step-off"]
+    assert [line.split("  ")[0] for line in lines[2:4]] == ["sync", "sync early-stop"]
 
 
 @pytest.mark.parametrize(
