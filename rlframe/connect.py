@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rlframe.errors import ConfigError
+
 if TYPE_CHECKING:
     from rlframe.config import Config
     from rlframe.interfaces.checkpoint import CheckpointEngine
     from rlframe.interfaces.cluster import Placement, WorkerGroup
     from rlframe.protocol import Mesh
 
-__all__ = ["connect_checkpoint", "longest_prompt", "rollout_mesh"]
+__all__ = ["check_learnable", "connect_checkpoint", "longest_prompt", "rollout_mesh"]
+
+
+def check_learnable(config: Config) -> None:
+    """Raise ConfigError where a method would sample with an engine that takes no weights."""
+    engine, offline = config.rollout.load(), config.algo.load().offline
+    if not offline and not engine.takes_weights:
+        raise ConfigError(
+            f"rollout '{config.rollout.name}' takes no weights, so that nothing could be learned "
+            f"from it: use it with rlframe eval, and another --rollout here"
+        )
 
 
 def connect_checkpoint(config: Config, groups: Mapping[str, WorkerGroup]) -> Any:

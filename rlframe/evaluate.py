@@ -26,9 +26,10 @@ from rlframe.errors import ConfigError, RewardError
 from rlframe.estimators import Estimate, estimate, majority_at_k, pass_at_k
 from rlframe.host.host import PluginHost
 from rlframe.inputs import check_rows
+from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.metrics import validation_metrics
 from rlframe.paths import find_model, load_tokenizer, resolve_model
-from rlframe.place import find_place
+from rlframe.place import Place, find_place
 from rlframe.requests import Group, Row, Sampling
 from rlframe.rewards import Scorer
 
@@ -131,15 +132,12 @@ def evaluate(
         check_rows("train", dataset, config, algorithm, scorer)
         drawn = read_rows(dataset, tokenizer, config.data, sampling=sampling)
         rows = list(islice(drawn, options.limit or None))
-        groups, transfer = start_groups(config, algorithm, path, sampling, place)
-        ends.callback(transfer.close)
-        if policy is not None:
-            groups["policy"].call("load", policy).result()
-        checkpoint = connect_checkpoint(config, groups)
-        ends.callback(checkpoint.close)
-        checkpoint.publish(0)
         environment = config.env.load()(config.env.config, tokenizer)
-        client = groups["rollout"].client()
+        if config.rollout.load().takes_weights:
+            client = _with_weights(config, algorithm, path, sampling, place, policy, ends)
+        else:
+            client = _without_weights(config, path, policy)
+            ends.callback(client.close)
         collector = Collector(algorithm, environment, scorer, client, config.seed)
         ends.callback(collector.close)
         started = time.perf_counter()
@@ -154,6 +152,38 @@ def evaluate(
     return Report(
         where, config.data.train, options.samples, sampling.temperature, estimates, figures
     )
+
+
+def _with_weights(
+    config: Config,
+    algorithm: Algorithm,
+    path: str,
+    sampling: Sampling,
+    place: Place,
+    policy: Path | None,
+    ends: ExitStack,
+) -> RolloutEngine:
+    """A rollout engine with the weights of the model, or of ``policy``."""
+    groups, transfer = start_groups(config, algorithm, path, sampling, place)
+    ends.callback(transfer.close)
+    if policy is not None:
+        groups["policy"].call("load", policy).result()
+    checkpoint = connect_checkpoint(config, groups)
+    ends.callback(checkpoint.close)
+    checkpoint.publish(0)
+    return groups["rollout"].client()
+
+
+def _without_weights(config: Config, path: str, policy: Path | None) -> RolloutEngine:
+    """An engine that answers with what somebody else serves."""
+    if policy is not None:
+        raise ConfigError(
+            f"rollout '{config.rollout.name}' evaluates what its server has, not the weights of a "
+            "run: name the model whose tokenizer it uses instead of the run"
+        )
+    spec = RolloutSpec(path=str(path), model=config.model, seed=config.seed)
+    engine: RolloutEngine = config.rollout.load()(config.rollout.config, spec)
+    return engine
 
 
 def summarise(

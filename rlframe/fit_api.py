@@ -81,9 +81,11 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
     Raises ``Stopped`` after SIGINT, SIGTERM or SIGHUP, once the state is saved.
     """
     from rlframe.anchor import anchored
+    from rlframe.connect import check_learnable
     from rlframe.lives import live
     from rlframe.paths import check_models
 
+    check_learnable(config)
     check_models(config)
     from rlframe.run_dir import open_run
     from rlframe.summary import read_summary

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rlframe.algorithm import Algorithm
 from rlframe.config import Config
+from rlframe.connect import check_learnable
 from rlframe.host.host import PluginHost
 from rlframe.interfaces.cluster import Cluster, Mapper
 from rlframe.paths import check_models
@@ -23,6 +24,7 @@ def check_inputs(config: Config, host: PluginHost) -> Iterator[str]:
     from rlframe.inputs import check_rows
     from rlframe.rewards import Scorer
 
+    check_learnable(config)
     algorithm: Algorithm = config.algo.load()(config.algo.config)
     scorer = Scorer.from_config(config.reward)
     for key in ("train", "validate"):

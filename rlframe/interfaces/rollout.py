@@ -80,6 +80,8 @@ class RolloutEngine(ABC):
     from a record, nothing is sampled.
     """
 
+    takes_weights: ClassVar[bool] = True
+    """Whether :meth:`load` can work; an engine without that evaluates what others serve."""
     config: Any
     rank: RankInfo
     """Which of its group's workers holds this engine; set by the worker."""

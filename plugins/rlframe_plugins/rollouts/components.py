@@ -39,4 +39,10 @@ ROLLOUTS = (
         "rlframe_plugins.rollouts.sglang.engine:SGLangRollout",
         summary="SGLang servers by URL: tokens in and out, weights, pause, sleep",
     ),
+    Component(
+        "rollout",
+        "openai",
+        "rlframe_plugins.rollouts.openai.engine:OpenAIRollout",
+        summary="any OpenAI-compatible endpoint, for evaluation",
+    ),
 )
