@@ -11,18 +11,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlframe.algorithm import Algorithm
-from rlframe.asking import ask, raised_in
+from rlframe.asking import ask
 from rlframe.assemble_batch import pack_groups
 from rlframe.collected import Gathered
 from rlframe.entry import GroupSummary
-from rlframe.errors import RlframeError, RolloutError
+from rlframe.errors import RolloutError
 from rlframe.interfaces.data import Environment
 from rlframe.interfaces.loop import Tail
 from rlframe.interfaces.rollout import RolloutEngine
 from rlframe.interfaces.transfer import Produced
 from rlframe.loops import OwnLoop, ThreadLoop
+from rlframe.playing import Playing
 from rlframe.protocol import ONE_TO_ONE, protocol
 from rlframe.requests import Completion, Episode, Group, Request, Row
+from rlframe.timeline import SpanLog
 from rlframe.tracing import Tracer
 from rlframe.waiting import cancelled, enough_of, gather, some_of
 
@@ -68,6 +70,8 @@ class Collector:
         self._client, self._seed, self._prompt_key = client, seed, prompt_key
         self._tracer, self._fault = tracer or Tracer(), ""
         self._loop: OwnLoop | ThreadLoop = OwnLoop()
+        self._playing_of = Playing(environment, scorer)
+        self.watch(SpanLog(), "collector")
         self._tail, self._all = tail or Tail(), Tail()
         self._playing: dict[int, asyncio.Task[_Played]] = {}
 
@@ -138,6 +142,10 @@ class Collector:
         self._loop.close()
         self._environment.close()
 
+    def watch(self, spans: SpanLog, name: str) -> None:
+        """Note from now on when episodes are played and scored, as of the process ``name``."""
+        self._busy, self._scoring = spans.busy(name, "play"), spans.busy(name, "reward")
+
     async def run_group(self, row: Row, requests: Sequence[Request], tail: Tail) -> _Played:
         """Episodes of one draw, scored, as many as ``tail`` waits for."""
         asked = tail.requests(requests)
@@ -153,7 +161,8 @@ class Collector:
         ]
         if not episodes:
             return _Played(Group(row, []), late=len(asked))
-        scored = await self._scorer.score(row, self._whole(episodes))
+        with self._scoring.work():
+            scored = await self._scorer.score(row, self._whole(episodes))
         self._tracer.write(row, episodes)
         # A reward model scores them later, or nobody does.
         unscored = not (self._scorer.gives_rewards or self._environment.gives_rewards)
@@ -184,15 +193,8 @@ class Collector:
         return list(made)
 
     async def _play(self, row: Row, request: Request) -> Episode:
-        what = f"environment {type(self._environment).__name__}.run"
-        try:
-            episode = await self._environment.run(row, request, self._generate)
-        except RlframeError:
-            raise
-        except Exception as error:
-            raise RolloutError(raised_in(what, error)) from error
-        _check_episode(what, episode)
-        return episode
+        with self._busy.work():
+            return await self._playing_of.play(row, request, self._generate)
 
     async def _generate(self, request: Request) -> Completion:
         """One generation. What a publish aborted goes on under the new weights."""
@@ -216,23 +218,6 @@ class Collector:
             episode_id=row.group_id * EPISODES_PER_GROUP + position,
             session_id=f"{row.group_id}-{position}",
         )
-
-
-def _check_episode(what: str, episode: object) -> None:
-    """Raises RolloutError where an environment gave no episode, or lists that do not match."""
-    if not isinstance(episode, Episode):
-        raise RolloutError(f"{what} returned {type(episode).__name__}: return an Episode")
-    if not episode.segments:
-        raise RolloutError(f"{what} returned an Episode without segments")
-    for segment in episode.segments:
-        lists = ("response_mask", "logprobs", "versions", "turn_ids")
-        count = len(segment.response_ids)
-        odd = [name for name in lists if len(getattr(segment, name)) != count]
-        if odd:
-            raise RolloutError(
-                f"{what}: a segment has {count} response_ids but "
-                f"{len(getattr(segment, odd[0]))} {odd[0]}"
-            )
 
 
 def _rest(request: Request, done: Completion, started: float) -> Request | None:
