@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from rlframe_strategies.optim import Optimiser
+from rlframe_strategies.optim import Optimiser, decay_groups
 
 if TYPE_CHECKING:
     from rlframe.config import OptimConfig
@@ -21,14 +21,7 @@ def make_base(
     weights: Mapping[str, nn.Parameter], decays: set[str], config: OptimConfig, *, cpu_adam: bool
 ) -> torch.optim.Optimizer:
     """What DeepSpeed wraps; ``cpu_adam``: its AdamW for tensors in host memory."""
-    groups: list[dict[str, Any]] = [
-        {
-            "params": [w for n, w in weights.items() if (n in decays) is decayed],
-            "weight_decay": config.weight_decay if decayed else 0.0,
-        }
-        for decayed in (True, False)
-    ]
-    groups = [group for group in groups if group["params"]]
+    groups = decay_groups(weights, decays, config.weight_decay)
     if config.name == "sgd":
         return torch.optim.SGD(groups, lr=config.lr)
     adam: Any = torch.optim.AdamW

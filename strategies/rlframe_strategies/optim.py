@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from rlframe.errors import ConfigError
 if TYPE_CHECKING:
     from rlframe.config import OptimConfig
 
-__all__ = ["Optimiser", "lr_ratio", "squared_norm"]
+__all__ = ["Optimiser", "decay_groups", "lr_ratio", "squared_norm"]
 
 _BLOCK = 4096
 
@@ -46,6 +46,20 @@ def squared_norm(tensor: Tensor) -> Tensor:
     rest = torch.linalg.vector_norm(flat[whole:], dtype=torch.float32)
     total: Tensor = norms.double().square().sum() + rest.double().square()
     return total
+
+
+def decay_groups(
+    weights: Mapping[str, Tensor], decays: set[str], weight_decay: float
+) -> list[dict[str, Any]]:
+    """torch's parameter groups: those that ``decays`` names with weight decay, the rest without."""
+    groups: list[dict[str, Any]] = [
+        {
+            "params": [w for n, w in weights.items() if (n in decays) is decayed],
+            "weight_decay": weight_decay if decayed else 0.0,
+        }
+        for decayed in (True, False)
+    ]
+    return [group for group in groups if group["params"]]
 
 
 def _is_low(weight: Tensor) -> bool:
@@ -91,14 +105,7 @@ class Optimiser:
     def _make(self) -> torch.optim.Optimizer:
         config = self.config
         full = {n: w for n, w in self._updated.items() if w.numel()}
-        groups = [
-            {
-                "params": [w for n, w in full.items() if (n in self._decays) is decayed],
-                "weight_decay": config.weight_decay if decayed else 0.0,
-            }
-            for decayed in (True, False)
-        ]
-        groups = [group for group in groups if group["params"]]
+        groups = decay_groups(full, self._decays, config.weight_decay)
         if config.name == "sgd":
             return torch.optim.SGD(groups, lr=config.lr, fused=True)
         return torch.optim.AdamW(

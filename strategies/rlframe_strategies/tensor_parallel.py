@@ -21,7 +21,7 @@ from rlframe.protocol import Mesh
 from rlframe.sharding import Cut, grid_layout
 from rlframe.storage import local_view
 from rlframe_strategies.classifier import Classifier
-from rlframe_strategies.plans import styles_of
+from rlframe_strategies.tensor_plan import styles_of
 from rlframe_strategies.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
