@@ -35,6 +35,12 @@ ROLLOUTS = (
     ),
     Component(
         "rollout",
+        "vllm-server",
+        "rlframe_plugins.rollouts.vllm.servers:VLLMServers",
+        summary="vLLM servers by URL, started with rlframe's routes",
+    ),
+    Component(
+        "rollout",
         "sglang",
         "rlframe_plugins.rollouts.sglang.engine:SGLangRollout",
         summary="SGLang servers by URL: tokens in and out, weights, pause, sleep",

@@ -29,9 +29,12 @@ class Live:
     versions: list[int] = field(default_factory=list)
     reason: FinishReason = "abort"
     work: asyncio.Task[None] | None = None
+    fresh: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever there is more, and at the end."""
 
     def take(self, ids: Any, logprobs: Any, version: int) -> bool:
         """Add tokens; whether one of them completed a stop string, after which none is taken."""
+        self.fresh.set()
         for token, found in zip(ids, logprobs, strict=True):
             self.ids.append(token)
             self.logprobs.append(found[token].logprob)
@@ -60,11 +63,13 @@ class Core:
         self._engine, self._parameters = engine, parameters
         self._tokenizer, self._gauges = tokenizer, gauges
         self._live: dict[int | str, Live] = {}
-        self._open = asyncio.Event()
+        self._open, self._held_back = asyncio.Event(), False
         self._open.set()
+        self._turn = asyncio.Lock()
         self._slept = self._freed = 0
         self._busy_s, self._since = 0.0, 0.0
-        self.version = -1
+        self.version, self.loaded = -1, False
+        """What serves; and whether anything does, or a load is under way."""
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -74,7 +79,7 @@ class Core:
         self._count()
         live = self._live[key] = Live(job, strings)
         live.work = asyncio.ensure_future(self._consume(str(key), live))
-        live.work.add_done_callback(lambda _: self._end(key))
+        live.work.add_done_callback(lambda _: self._end(key, live))
         return live
 
     async def finish(self, live: Live) -> Completion:
@@ -93,12 +98,17 @@ class Core:
 
     def abort(self, key: int | str) -> None:
         """End a request; one that has ended is no error."""
-        live = self._live.get(key)
-        if live is not None and live.work is not None:
+        if key in self._live:
+            self.stop(self._live[key])
+
+    def stop(self, live: Live) -> None:
+        """The same for one that is at hand."""
+        if live.work is not None:
             live.work.cancel()
 
-    def _end(self, key: int | str) -> None:
+    def _end(self, key: int | str, live: Live) -> None:
         self._count()
+        live.fresh.set()
         del self._live[key]
 
     async def _consume(self, name: str, live: Live) -> None:
@@ -121,46 +131,62 @@ class Core:
     # --- weights, pause, sleep ----------------------------------------------------------------
 
     async def load(self, version: int, path: str, entries: Any) -> None:
-        """Take weights from a parcel; requests that run wait meanwhile, then go on with them."""
-        if self._slept:
-            await self._engine.wake_up(["weights"])
-        await self._engine.pause_generation(mode="keep", clear_cache=False)
-        self.version = -1
-        await self._engine.collective_rpc("rlframe_load", args=(path, list(entries)))
-        await self._engine.reset_prefix_cache()
-        self.version = version
-        if self._open.is_set():
-            await self._engine.resume_generation()
+        """Take weights from a parcel; requests that run wait meanwhile, then go on with them.
+
+        After a failure there is no version, and what ran has ended.
+        """
+        async with self._turn:
+            held, self._held_back = self._held_back, True
+            self._gate()
+            if self._slept:
+                await self._engine.wake_up(["weights"])
+            await self._engine.pause_generation(mode="keep", clear_cache=False)
+            self.version = -1
+            try:
+                await self._engine.collective_rpc("rlframe_load", args=(path, list(entries)))
+            except BaseException:
+                self.loaded, self._held_back = False, held
+                await self._end_all()
+                raise
+            await self._engine.reset_prefix_cache()
+            self.version, self.loaded = version, True
+            self._held_back = held
+            if not held:
+                await self._engine.resume_generation()
+            self._gate()
 
     async def pause(self, mode: Literal["keep", "abort"]) -> None:
         """Stop between two tokens; with "abort" end what runs."""
-        self._count()
-        self._open.clear()
-        await self._engine.pause_generation(mode="keep", clear_cache=False)
-        if mode == "abort":
-            await self._end_all()
+        async with self._turn:
+            self._held_back = True
+            self._gate()
+            await self._engine.pause_generation(mode="keep", clear_cache=False)
+            if mode == "abort":
+                await self._end_all()
 
     async def resume(self) -> None:
         """Go on."""
-        self._count()
-        await self._engine.resume_generation()
-        self._open.set()
+        async with self._turn:
+            self._held_back = False
+            await self._engine.resume_generation()
+            self._gate()
 
     async def sleep(self, level: int, real: bool) -> None:
         """End what runs and give memory back, where vLLM can (``real``); else only the requests."""
-        await self._end_all()
-        await self._engine.reset_prefix_cache()
-        if not real:
-            return
-        before = await self._memory()
-        await self._engine.sleep(level)
-        self._slept, self._freed = level, max(before - await self._memory(), 0)
+        async with self._turn:
+            await self._end_all()
+            await self._engine.reset_prefix_cache()
+            if real:
+                before = await self._memory()
+                await self._engine.sleep(level)
+                self._slept, self._freed = level, max(before - await self._memory(), 0)
 
     async def wake(self, real: bool) -> None:
         """Take the memory again; after level 2 the weights came with :meth:`load`."""
-        if real and self._slept:
-            await self._engine.wake_up()
-            self._slept = 0
+        async with self._turn:
+            if real and self._slept:
+                await self._engine.wake_up()
+                self._slept = 0
 
     # --- figures ------------------------------------------------------------------------------
 
@@ -191,6 +217,14 @@ class Core:
         self._engine.shutdown()
 
     # --- inside -------------------------------------------------------------------------------
+
+    def _gate(self) -> None:
+        """Let requests to the engine, or hold them back."""
+        self._count()
+        if self._held_back:
+            self._open.clear()
+        else:
+            self._open.set()
 
     async def _end_all(self) -> None:
         work = [live.work for live in self._live.values() if live.work is not None]

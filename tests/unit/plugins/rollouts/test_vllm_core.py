@@ -11,51 +11,9 @@ from rlframe.errors import RolloutError
 from rlframe_plugins.rollouts.vllm.core import Core
 from rlframe_plugins.rollouts.vllm.frames import Job
 from rlframe_plugins.rollouts.vllm.gauges import FIGURES, Gauges
+from tests.unit.plugins.rollouts.vllm_fakes import FakeEngine, FakeTokenizer
 
 PROMPT = (7, 8)
-
-
-class FakeEngine:
-    """Of vLLM's AsyncLLM what Core uses; a token is drawn when ``gate`` has a permit."""
-
-    def __init__(self) -> None:
-        self.gate = asyncio.Semaphore(0)
-        self.told: list[object] = []
-        self.prompts: list[dict] = []
-        self.ended: list[str] = []
-        self.breaks = False
-
-    async def generate(self, prompt, parameters, request_id):
-        self.prompts.append(prompt)
-        try:
-            for number in range(parameters["max_tokens"]):
-                await self.gate.acquire()
-                if self.breaks:
-                    raise ValueError("no more")
-                last = number + 1 == parameters["max_tokens"]
-                yield output(10 + number, "length" if last else None)
-        finally:
-            self.ended.append(request_id)
-
-    def __getattr__(self, name):
-        async def call(*arguments, **more):
-            self.told.append((name, *arguments, *more.values()))
-            return [64 if name == "collective_rpc" else None]
-
-        return call
-
-
-def output(token, reason):
-    logprobs = [{token: SimpleNamespace(logprob=-token / 10)}]
-    one = SimpleNamespace(token_ids=[token], logprobs=logprobs, finish_reason=reason)
-    return SimpleNamespace(outputs=[one], finished=reason is not None)
-
-
-class FakeTokenizer:
-    """A letter a token, from "a" for 10."""
-
-    def decode(self, ids, **_):
-        return "".join(chr(ord("a") + token - 10) for token in ids)
 
 
 async def started():
@@ -230,3 +188,42 @@ def test_figures_add_up():
     assert (found["prefix_queries"], found["prefix_hits"]) == (30, 12)
     assert (found["prefilled_tokens"], found["generated_tokens"]) == (9, 6)
     assert found["tokens_per_s"] > 0
+
+
+def test_a_load_that_fails_ends_what_ran():
+    async def go():
+        engine, core = await started()
+        work = asyncio.ensure_future(generate(core, 0))
+        allow(engine, 1)
+        await settle()
+        engine.breaks = True
+        with pytest.raises(ValueError, match="no more"):
+            await core.load(4, "path", [])
+        assert (core.version, core.loaded) == (-1, False)
+        assert (await work).finish_reason == "abort"
+        engine.breaks = False
+        await core.load(5, "path", [])
+        allow(engine, 4)
+        assert (await generate(core, 1)).versions == (5,) * 4
+
+    asyncio.run(go())
+
+
+def test_what_comes_during_a_load_waits_for_it():
+    async def go():
+        engine, core = await started()
+        engine.slow = asyncio.Event()
+        loading = asyncio.ensure_future(core.load(4, "path", []))
+        pausing = asyncio.ensure_future(core.pause("keep"))
+        await settle()
+        work = asyncio.ensure_future(generate(core, 0))
+        allow(engine, 4)
+        await settle()
+        assert not engine.prompts
+        engine.slow.set()
+        await asyncio.gather(loading, pausing)
+        assert [one[0] for one in engine.told][-2:] == ["resume_generation", "pause_generation"]
+        await core.resume()
+        assert (await work).versions == (4,) * 4
+
+    asyncio.run(go())

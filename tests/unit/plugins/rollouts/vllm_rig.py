@@ -17,6 +17,11 @@ SEEDS = {"qwen2": 6, "llama": 4}
 OPTIONS = {"engine": {"block_size": BLOCK}, "max_batch": 64, "kv_cache_gib": 0.25}
 
 
+def model_for(folder: Path, kind: str) -> Path:
+    """A random model whose heads have a width that vLLM has on a CPU, and a tokenizer."""
+    return char_tokenizer(tiny_model(folder, kind, seed=SEEDS[kind], hidden_size=64))
+
+
 class Lent:
     """A link whose ``close`` is left to its owner."""
 
@@ -31,11 +36,10 @@ class Lent:
 
 
 class Shared:
-    """A model with heads that vLLM has on a CPU, and engines over one link that serve it."""
+    """A model, and engines over one link that serve it."""
 
     def __init__(self, folder: Path, kind: str, **options: Any) -> None:
-        model = tiny_model(folder / kind, kind, seed=SEEDS[kind], hidden_size=64)
-        self.path = char_tokenizer(model)
+        self.path = model_for(folder / kind, kind)
         self._options = OPTIONS | options
         self.owner = self.fresh()
         self.owner._start("float32")
