@@ -18,7 +18,7 @@ from tests.e2e.test_ray_faults import assert_nobody_left, shared_memory
 from tests.e2e.test_schedulers_run import learned
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300), pytest.mark.usefixtures("one_ray")]
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600), pytest.mark.usefixtures("one_ray")]
 
 HERE = "tests.e2e.test_recovery_ray"
 
