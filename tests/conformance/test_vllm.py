@@ -15,6 +15,7 @@ pytest.importorskip("vllm", reason="rollout 'vllm' needs the package vllm: make 
 
 from rlframe.errors import RolloutError
 from rlframe.interfaces.rollout import RolloutEngine
+from rlframe.interfaces.strategy import RankInfo
 from rlframe.requests import Request, Sampling
 from rlframe.testing.rollout_kit import RolloutKit, run
 from rlframe.testing.rollout_reference import RolloutReference
@@ -182,7 +183,7 @@ class TestTwoWorkers:
 
     def test_log_probabilities_and_weights(self, shared: Shared) -> None:
         """One key-value head is on both; vocabulary and features divide unevenly."""
-        engine, reference = shared.engine(), RolloutReference(shared.path)
+        engine, reference = first_of_two(shared), RolloutReference(shared.path)
         for version in (1, 2):
             engine.load(version, reference.tensors())
             shown = engine.weights()
@@ -195,7 +196,7 @@ class TestTwoWorkers:
 
     def test_a_killed_worker_is_an_error_and_nothing_is_left(self, shared: Shared) -> None:
         """Requests that run get it, and those that come; every other process has ended."""
-        engine, reference = shared.engine(), RolloutReference(shared.path)
+        engine, reference = first_of_two(shared), RolloutReference(shared.path)
         engine.load(1, reference.tensors())
         core = next(pid for pid, name in group_of(shared.link.pid) if "EngineCor" in name)
 
@@ -214,6 +215,13 @@ class TestTwoWorkers:
         asyncio.run(go())
         shared.close()
         assert not group_of(shared.link.pid)
+
+
+def first_of_two(shared: Shared) -> VLLMRollout:
+    """The rank that holds the engine of a replica."""
+    engine = shared.engine()
+    engine.rank = RankInfo(rank=0, world=2)
+    return engine
 
 
 def group_of(leader: int) -> list[tuple[int, str]]:

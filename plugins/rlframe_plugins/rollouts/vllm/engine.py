@@ -125,9 +125,12 @@ class VLLMRollout(RolloutEngine):
         with self._lock:
             if self._link is None:
                 self._start(str(next(iter(tensors.values())).dtype).removeprefix("torch."))
-            self._version = -1
-            with Parcel(tensors) as parcel:
-                self._call("load", version, parcel.path, parcel.entries)
+            try:
+                with Parcel(tensors) as parcel:
+                    self._call("load", version, parcel.path, parcel.entries)
+            except BaseException:
+                self._version = -1
+                raise
             self._version = version
 
     def layout(self, params: Layout) -> Layout:

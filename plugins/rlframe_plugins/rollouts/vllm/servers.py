@@ -61,11 +61,14 @@ class VLLMServers(HttpRollout):
 
     def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Give every server these weights; all serve them, or RolloutError."""
-        self._version = -1
         before, self._parcel = self._parcel, Parcel(tensors, self.config.directory)
         if before is not None:
             before.close()
-        self.do(self.tell_all("POST", "/rlframe/load", self.update(version)))
+        try:
+            self.do(self.tell_all("POST", "/rlframe/load", self.update(version)))
+        except BaseException:
+            self._version = -1
+            raise
         self._version = version
 
     def pause(self, mode: Literal["keep", "abort"] = "keep") -> None:
