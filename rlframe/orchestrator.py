@@ -21,6 +21,7 @@ from rlframe.entry import GroupEntry
 from rlframe.errors import RlframeError
 from rlframe.gathering import Gathering
 from rlframe.interfaces.checkpoint import SyncStats
+from rlframe.latecomers import Latecomers
 from rlframe.ledger import Ledger
 from rlframe.metrics import (
     ROLE_PREFIX,
@@ -54,6 +55,7 @@ class Orchestrator:
         self.intake = self.gathering.intake
         self.ledger = Ledger(parts.transfer)
         """Told of every batch and group that nothing will read again."""
+        self.latecomers = Latecomers(parts.checkpoint, parts.rollout, parts.recorder.replica)
         self._read_before = 0
         self._specs = roles_of(self.config, self.algorithm)
         self._figures: dict[str, float] = {}
@@ -99,6 +101,7 @@ class Orchestrator:
         batch.scalars = ask_mapping(self.algorithm, "scalars")
         with self.clock.stage("adv"):
             batch = add_advantages(self.algorithm, batch, self.roles["policy"])
+        self.latecomers.updating()
         metrics = self._update(batch)
         self.ledger.done(batch)
         self._learned = Learned(metrics, self.version + 1)
@@ -109,7 +112,7 @@ class Orchestrator:
         self.version += 1
         if self.parts.checkpoint is None:
             return
-        with self.clock.stage("update_weights"):
+        with self.latecomers.publishing(), self.clock.stage("update_weights"):
             stats = publish_to(self.parts.checkpoint, self.parts.rollout, self.version, running)
         self._published(stats)
         self.parts.timeline.mark(self.step + 1, self.version)
@@ -188,7 +191,8 @@ class Orchestrator:
             recorder.started(self)
             callbacks.on_fit_start(self)
             if self.parts.checkpoint is not None:
-                self._published(self.parts.checkpoint.publish(self.version))
+                with self.latecomers.publishing():
+                    self._published(self.parts.checkpoint.publish(self.version))
             if self.step == 0:
                 recorder.validated(self, "before")
             self._run_steps()
@@ -198,6 +202,7 @@ class Orchestrator:
             recorder.failed(self, error)
             raise
         finally:
+            self.latecomers.close()
             callbacks.on_fit_end(self)
 
     def _run_steps(self) -> None:

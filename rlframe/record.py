@@ -55,7 +55,8 @@ class Recorder:
         self._config, self._callbacks = config, callbacks
         self._logger = LoggerList(loggers)
         self._snapshots, self._hooks, self._validator = snapshots, hooks, validator
-        self._summary: dict[str, Any] = {"status": "running", "steps": 0, "skipped": []}
+        self._summary: dict[str, Any] = {"status": "running", "steps": 0}
+        self._summary |= {"skipped": [], "replicas": []}
         self._began = time.perf_counter()
         self._tokens = self._busy_s = 0.0
         self._flat_steps = 0
@@ -178,6 +179,11 @@ class Recorder:
         """An optimiser step that was skipped, by name."""
         self._summary["skipped"].append({"step": step, "reason": reason})
         self.message(f"step {step}: {reason}")
+
+    def replica(self, line: str) -> None:
+        """A rollout replica is lost or back: into the log and the summary."""
+        self._summary["replicas"].append(line)
+        self.message(line)
 
     def restore(self, summary: Mapping[str, Any]) -> None:
         """Go on from the summary that a snapshot kept."""

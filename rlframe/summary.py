@@ -23,9 +23,11 @@ FIELDS: dict[str, Any] = {
     "tokens_per_s": 0.0,
     "skipped": [],
     "restarts": [],
+    "replicas": [],
 }
 """What every summary has: ``val_*`` are mean rewards (or losses), None where nothing was measured;
-``skipped`` lists skipped optimiser steps, ``restarts`` restarts, both with their reasons."""
+``skipped`` lists skipped optimiser steps, ``restarts`` restarts, both with their reasons;
+``replicas`` are lines about rollout replicas that were lost and came back."""
 
 
 def write_summary(run_dir: str | Path, summary: Mapping[str, Any]) -> Path:

@@ -94,6 +94,11 @@ class CheckpointEngine(ABC):
         """Whether the rollout may read what the trainer changes, so that they must take turns."""
         return False
 
+    @classmethod
+    def lets_join(cls, config: Any) -> bool:
+        """Whether replicas may be away in a publish and :meth:`join` later."""
+        return False
+
     def layouts(self, source: Layout, target: Layout) -> tuple[Layout, Layout]:
         """Both layouts over the ranks that the plan speaks of; default: the same ranks."""
         return source, target

@@ -83,6 +83,24 @@ class WorkerGroup(ABC):
     def client(self) -> RolloutEngine:
         """For a rollout role: an object whose ``generate`` can be awaited here."""
 
+    @property
+    def arrived(self) -> bool:
+        """Whether a worker that was started again waits to be called: see :meth:`admit`."""
+        return False
+
+    def admit(self) -> bool:
+        """Call workers that were started again from now on, too; whether there are any.
+
+        They have no weights. The answer of a worker that is away, in a list of all, is None.
+        """
+        return False
+
+    def watch(self, lost: Callable[[str], object], ready: Callable[[str], object]) -> None:
+        """Have a line told for each worker that is lost, and for each that was started again.
+
+        Only where the group survives that. Both are called in threads that may wait.
+        """
+
     def close(self) -> None:
         """End the group."""
 

@@ -67,6 +67,11 @@ class TransportCheckpoint(CheckpointEngine):
     _adapters: Adapters | None = None
     _alone: AdapterSync | None = None
 
+    @classmethod
+    def lets_join(cls, config: Config) -> bool:
+        """See :class:`CheckpointEngine`: where the sides need not meet in the exchange."""
+        return not resolve(current_host(), "transport", config.transport).value.together
+
     def use_adapters(self, adapters: Adapters) -> None:
         """See :class:`CheckpointEngine`."""
         self._adapters = adapters
@@ -96,6 +101,7 @@ class TransportCheckpoint(CheckpointEngine):
     def publish(self, version: int) -> SyncStats:
         """See :class:`CheckpointEngine`; a version that did not come whole is sent again."""
         started, notes = time.perf_counter(), []
+        self._full |= self._targets.admit()
         for left in range(self.config.retries, -1, -1):
             try:
                 moved = self._move(version)
@@ -118,6 +124,7 @@ class TransportCheckpoint(CheckpointEngine):
                 "no version was published yet: a replica gets the first with all others"
             )
         full = self._full
+        self._targets.admit()
         for transport in self._transports:
             self._renew(transport)
         moved = self._move(self._version, late=True)
@@ -165,7 +172,7 @@ class TransportCheckpoint(CheckpointEngine):
             fetching = self._targets.call(*fetch, receipts, late)
             if transport.together:
                 _both(staging, fetching)
-            return int(sum(fetching.result()))
+            return int(sum(moved or 0 for moved in fetching.result()))
         except SyncError:
             self._renew(transport)
             raise

@@ -54,6 +54,8 @@ class Verifier:
                 expected[key] = (expected.get(key, 0) + number) % 2**64
         theirs = self._targets.call("checksums", self._theirs.queries).result()
         for rank, (found, keys) in enumerate(zip(theirs, self._theirs.keys, strict=True)):
+            if found is None:  # it is away, and gets the version when it joins
+                continue
             wrong = [key for n, key in zip(found, keys, strict=True) if n != expected[key]]
             if wrong:
                 raise SyncError(_text(version, rank, wrong, len(keys)))

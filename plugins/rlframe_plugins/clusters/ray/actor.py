@@ -10,6 +10,7 @@ import os
 import pickle
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -149,6 +150,10 @@ class WorkerProcess:
             return None
         return self._worker.spans.take(self._worker.rank.rank)
 
+    def live(self) -> None:
+        """Answer when this process ends, by its end."""
+        threading.Event().wait()
+
     def submit(self, role: str, client: str, requests: list[Any]) -> None:
         """Start generating; completions go to the client's stream."""
         self._serving.submit(self._held.engines[role], client, requests)
@@ -215,7 +220,7 @@ def _is_columns(outcome: Any) -> bool:
     )
 
 
-_BESIDE = {"side": ("stacks", "spans", "submit", "control"), "streams": ("completions",)}
+_BESIDE = {"side": ("stacks", "spans", "submit", "control"), "streams": ("completions", "live")}
 for _group, _names in _BESIDE.items():
     for _name in _names:
         _marked = ray.method(concurrency_group=_group)(vars(WorkerProcess)[_name])

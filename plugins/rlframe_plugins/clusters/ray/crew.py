@@ -23,6 +23,7 @@ from rlframe_plugins.clusters.ray.answers import Answers
 from rlframe_plugins.clusters.ray.failures import Death, died_of, reason_of, translate
 from rlframe_plugins.clusters.ray.resolver import Resolver
 from rlframe_plugins.clusters.ray.slots import Slots
+from rlframe_plugins.rollouts.router import RouterOptions
 
 __all__ = ["Bound", "Crew", "Member", "Sent"]
 
@@ -73,6 +74,8 @@ class Crew:
         self.slots = [Slots(member.actor) for member in members]
         """By rank; only for what is sent in a call, one at a time."""
         self.failure: WorkerError | None = None
+        self.waits: RouterOptions | None = None
+        """How its clients wait for a replica that is away; None: a death is the end."""
         self.fellows: list[Crew] = [self]
         """All crews of the cluster, whose stacks are shown when a call is late."""
         self._resolver, self._bound = resolver, bound
@@ -106,6 +109,21 @@ class Crew:
             lambda waited: self._settle(role, what, sent, finish, limit, waited),
         )
 
+    @property
+    def arrived(self) -> bool:
+        """See ``WorkerGroup``."""
+        return False
+
+    def admit(self) -> bool:
+        """See ``WorkerGroup``."""
+        return False
+
+    def watch(self, lost: Callable[[str], object], ready: Callable[[str], object]) -> None:
+        """See ``WorkerGroup``: this crew survives no death."""
+
+    def told(self, send: Callable[[Member], Any]) -> None:
+        """Every member was told this at the start."""
+
     def close(self, wait_s: float) -> None:
         """Close the engines if they can be within ``wait_s``, then end the processes."""
         if self.failure is None:
@@ -138,16 +156,11 @@ class Crew:
         bound: Bound,
         waited: float = 0.0,
     ) -> Any:
-        tasks = {
-            rank: asyncio.ensure_future(_answer(one))
-            for rank, one in enumerate(sent)
-            if one is not None
-        }
-        for task in tasks.values():
-            task.add_done_callback(_seen)
-        left = max(bound.seconds - waited, _LOOK_S) if bound.seconds else None
+        tasks = self._asked(sent)
         _, late = await asyncio.wait(
-            tasks.values(), timeout=left, return_when=asyncio.FIRST_EXCEPTION
+            tasks.values(),
+            timeout=self._left(bound, waited),
+            return_when=asyncio.FIRST_EXCEPTION,
         )
         failed = [t for t in tasks.values() if t.done() and t.exception() is not None]
         if failed:
@@ -155,6 +168,20 @@ class Crew:
         if late:
             raise await self._too_late(role, what, tasks, bound)
         return finish({rank: task.result() for rank, task in tasks.items()})
+
+    def _asked(self, sent: Sequence[Sent | None]) -> dict[int, asyncio.Task[Any]]:
+        """A task by rank that waits for its answer."""
+        tasks = {
+            rank: asyncio.ensure_future(_answer(one))
+            for rank, one in enumerate(sent)
+            if one is not None
+        }
+        for task in tasks.values():
+            task.add_done_callback(_seen)
+        return tasks
+
+    def _left(self, bound: Bound, waited: float) -> float | None:
+        return max(bound.seconds - waited, _LOOK_S) if bound.seconds else None
 
     async def _first_failure(self, role: str, tasks: Mapping[int, asyncio.Task[Any]]) -> Exception:
         """The reason of a failure; deaths explain what their peers report."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -77,6 +77,8 @@ class RayGroup(WorkerGroup):
 
         def finish(answers: dict[int, Any]) -> Any:
             opened = {r: self._opened(answer, shares[r]) for r, answer in answers.items()}
+            if rule.combine in ("list", "first"):
+                opened = {r: opened.get(r) for r in counted}
             return collect(rule, self.mesh, shares, opened)
 
         return self.crew.call(self.role, method, send, finish)
@@ -84,7 +86,21 @@ class RayGroup(WorkerGroup):
     def client(self) -> RolloutEngine:
         """See :class:`WorkerGroup`."""
         members = self.crew.members
-        return RayRollout(self.role, [[members[rank] for rank in one] for one in self._replicas])
+        replicas = [[members[rank] for rank in one] for one in self._replicas]
+        return RayRollout(self.role, replicas, self.crew.waits)
+
+    @property
+    def arrived(self) -> bool:
+        """See :class:`WorkerGroup`."""
+        return self.crew.arrived
+
+    def admit(self) -> bool:
+        """See :class:`WorkerGroup`."""
+        return self.crew.admit()
+
+    def watch(self, lost: Callable[[str], object], ready: Callable[[str], object]) -> None:
+        """See :class:`WorkerGroup`."""
+        self.crew.watch(lost, ready)
 
     def _opened(self, answer: Any, share: Share | None) -> Any:
         if share is None or not isinstance(answer, Reply):

@@ -33,6 +33,7 @@ from rlframe_plugins.clusters.ray.crew import Bound, Crew, Member, Sent
 from rlframe_plugins.clusters.ray.failures import translate
 from rlframe_plugins.clusters.ray.group import RayGroup, RayHosted
 from rlframe_plugins.clusters.ray.nodes import Need
+from rlframe_plugins.clusters.ray.replica_crew import ReplicaCrew, Restarts
 from rlframe_plugins.clusters.ray.resolver import Resolver
 from rlframe_plugins.clusters.ray.session import runtime_env, worker_environment
 
@@ -56,7 +57,8 @@ class Crews:
         self._resolver = Resolver()
         self._groups: dict[str, PlacementGroup] = {}
         self._crews: list[Crew] = []
-        self._boot = ray.put(Boot(tuple(p for p in sys.path if p), _user_files(config)))
+        self._plain_boot = Boot(tuple(p for p in sys.path if p), _user_files(config))
+        self._boot = ray.put(self._plain_boot)
 
     # --- placing ------------------------------------------------------------------------------
 
@@ -92,12 +94,17 @@ class Crews:
         keys = {role: self._key(role, placement) for role in placement.pool_of}
         wanted = list(dict.fromkeys(keys.values()))
         per_pool = {pool: sum(key[0] == pool for key in wanted) for pool in placement.pools}
+        again = {key: self._restarts(key, placement, rollout) for key in wanted}
         actors = {
-            key: self._create(placement.pools[key[0]], key[1], per_pool[key[0]]) for key in wanted
+            key: self._create(placement.pools[key[0]], key[1], per_pool[key[0]], again[key])
+            for key in wanted
         }
         crews = {
             key: self._crew(
-                f"pool '{key[0]}', {key[1]}", placement.pools[key[0]].devices, actors[key]
+                f"pool '{key[0]}', {key[1]}",
+                placement.pools[key[0]].devices,
+                actors[key],
+                restarts=again[key],
             )
             for key in wanted
         }
@@ -147,9 +154,26 @@ class Crews:
             return self._key(policy, placement)
         return pool, ROLLOUT
 
-    def _create(self, pool: ResourcePool, what: str, sharing: int) -> list[Any]:
+    def _restarts(
+        self, key: tuple[str, str], placement: Placement, rollout: RolloutSpec | None
+    ) -> Restarts | None:
+        """How replicas of a pool of their own come back; None: its workers end together."""
+        config, options = self._config, self._config.run
+        if key[1] != ROLLOUT or rollout is None or not options.max_restarts:
+            return None
+        alone = all(len(r) == 1 for r in rollout.replicas(placement.mesh_of[ROLLOUT].size))
+        if not alone or not config.checkpoint.load().lets_join(config.checkpoint.config):
+            return None
+        wait, limit = options.restart_wait_s, self._options.start_timeout_s
+        return Restarts(options.max_restarts, wait, limit)
+
+    def _create(
+        self, pool: ResourcePool, what: str, sharing: int, restarts: Restarts | None
+    ) -> list[Any]:
         share = {kind: amount / sharing for kind, amount in self._need.resources.items()}
         group = self._groups[pool.name]
+        # Ray cannot be sure to have what lies in its store when it starts a process again.
+        boot = self._boot if restarts is None else self._plain_boot
         return [
             WorkerActor.options(
                 num_cpus=share["CPU"],
@@ -158,19 +182,25 @@ class Crews:
                     group, placement_group_bundle_index=rank
                 ),
                 runtime_env=self._environment,
-            ).remote(self._boot, f"{pool.name}/{what} {rank}")
+                max_restarts=restarts.limit if restarts is not None else 0,
+            ).remote(boot, f"{pool.name}/{what} {rank}")
             for rank in range(pool.size)
         ]
 
     def _crew(
-        self, name: str, per_node: int, actors: Sequence[Any], device: str | None = None
+        self,
+        name: str,
+        per_node: int,
+        actors: Sequence[Any],
+        device: str | None = None,
+        restarts: Restarts | None = None,
     ) -> Crew:
-        crew = Crew(
-            name,
-            [Member(actor, rank) for rank, actor in enumerate(actors)],
-            self._resolver,
-            Bound(self._options.call_timeout_s),
-        )
+        members = [Member(actor, rank) for rank, actor in enumerate(actors)]
+        bound = Bound(self._options.call_timeout_s)
+        if restarts is None:
+            crew = Crew(name, members, self._resolver, bound)
+        else:
+            crew = ReplicaCrew(name, members, self._resolver, bound, restarts)
         self._crews.append(crew)
         crew.fellows = self._crews
         where = self._locate(crew)
@@ -228,6 +258,7 @@ class Crews:
     def _everybody(self, crew: Crew, role: str, what: str, send: Callable[[Member], Any]) -> None:
         bound = Bound(self._options.start_timeout_s, "start_timeout_s")
         crew.call(role, what, lambda m: Sent(send(m)), lambda answers: None, bound).result()
+        crew.told(send)
 
 
 def _meeting(where: Sequence[Where]) -> str:

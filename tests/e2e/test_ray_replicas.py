@@ -1,0 +1,81 @@
+"""Rollout replicas that are killed: the others answer, and the new process joins the same run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import rlframe
+from rlframe_plugins.rollouts.torch.engine import TorchRollout
+from tests.e2e.small import make_model, make_questions, options
+
+pytest.importorskip("ray")
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(400), pytest.mark.usefixtures("one_ray")]
+
+HERE = "tests.e2e.test_ray_replicas"
+WAIT_S = 200.0
+
+
+def notes(spec) -> Path:
+    """Where the processes of a test leave notes: beside the model."""
+    return Path(spec.path).parent / "notes"
+
+
+class Killed(TorchRollout):
+    """Replica 1 is killed -9 with its first requests; what each process does is noted."""
+
+    async def generate(self, request):
+        folder, rank = notes(self.spec), self.rank.rank
+        if rank == 1 and not (folder / "killed").exists():
+            (folder / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        with (folder / "served").open("a") as file:
+            file.write(f"{rank} {os.getpid()} {self.version}\n")
+        return await super().generate(request)
+
+    def load(self, version, tensors):
+        super().load(version, tensors)
+        if self.rank.rank == 1 and (notes(self.spec) / "killed").exists():
+            (notes(self.spec) / "back").touch()
+
+
+async def noted(response: str, prompt: str, folder: str) -> float:
+    """Notes what is scored; what comes after the death waits until the new process has weights."""
+    place, waited = Path(folder), 0.0
+    while (place / "killed").exists() and not (place / "back").exists() and waited < WAIT_S:
+        await asyncio.sleep(0.05)
+        waited += 0.05
+    with (place / "scored").open("a") as file:
+        file.write(f"{prompt}\n")
+    return float(len(set(response)))
+
+
+def test_a_killed_replica_is_replaced_while_the_run_goes_on(tmp_path: Path) -> None:
+    model, folder = make_model(tmp_path / "m"), tmp_path / "notes"
+    folder.mkdir()
+    questions = make_questions(tmp_path / "q.jsonl", rows=16)
+    rows = [json.loads(line) | {"folder": str(folder)} for line in questions.open()]
+    questions.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    given = options(tmp_path, model, questions, steps=4, reward=noted)
+    given |= {"pools": {"train": {"devices": 1}, "samples": {"devices": 2}}}
+    given |= {"cluster": {"name": "ray"}, "checkpoint": {"name": "transport", "verify": 1}}
+    given["rollout"] = {"name": f"{HERE}:Killed", "pool": "samples", "max_new_tokens": 4}
+    given["run"] |= {"max_restarts": 2, "restart_wait_s": 0.1}
+    done = rlframe.fit(**given)
+    assert (done.summary["steps"], done.summary["restarts"]) == (4, [])
+    assert Counter((folder / "scored").read_text().split()) == {f"a{n}b": 2 for n in range(16)}
+    lost, back = done.summary["replicas"]
+    assert "rollout replica 1 on" in lost
+    assert "died" in lost
+    assert "it is started again, 1 of 2 (run.max_restarts)" in lost
+    assert "rollout replica 1 on" in back
+    assert back.endswith("is back, with the current weights")
+    served = [line.split() for line in (folder / "served").read_text().splitlines()]
+    assert {rank for rank, _, _ in served} == {"0", "1"}
+    assert {version for rank, _, version in served if rank == "1"} >= {"2", "3"}
