@@ -10,7 +10,7 @@ from rlframe import Component, hookimpl
 from rlframe_plugins.checkpoint.components import CHECKPOINTS
 from rlframe_plugins.clusters.components import CLUSTERS
 from rlframe_plugins.data.components import DATASETS
-from rlframe_plugins.envs.components import ENVIRONMENTS
+from rlframe_plugins.envs.components import ENVIRONMENTS, TOOL_PARSERS
 from rlframe_plugins.loggers.components import LOGGERS
 from rlframe_plugins.mappers.cli import add_map_command
 from rlframe_plugins.protocols import PROTOCOLS
@@ -48,6 +48,7 @@ def rlframe_components() -> Sequence[Component]:
         *PROTOCOLS,
         *REWARDS,
         *ENVIRONMENTS,
+        *TOOL_PARSERS,
         *DATASETS,
         *LOGGERS,
         *_CALLBACKS,

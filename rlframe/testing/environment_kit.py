@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 import pytest
 
+from rlframe.errors import RolloutError
 from rlframe.interfaces.data import Environment
 from rlframe.requests import Completion, Episode, FinishReason, Request, Row, Sampling
 from rlframe.testing.tokenizers import char_tokenizer
@@ -64,16 +67,24 @@ class EnvironmentKit:
 
     columns: ClassVar[Mapping[str, Any]] = {"prompt": "what", "answer": "2"}
     replies: ClassVar[Sequence[str]] = ("1", "2")
+    own_prompt: ClassVar[bool] = False
+    """Whether it begins with messages of its own instead of the row's prompt."""
+    leads_itself: ClassVar[bool] = False
+    """Whether a program leads the episode, which may go on after a message that was too long."""
 
     def make(self, tokenizer: Any) -> Environment:
         """A fresh environment."""
         raise NotImplementedError(f"{type(self).__name__}.make gives no environment")
 
     @pytest.fixture(autouse=True)
-    def _tokenizer(self, tmp_path: Path) -> None:
+    def _tokenizer(self, tmp_path: Path) -> Iterator[None]:
         from transformers import AutoTokenizer
 
         self.tokenizer: Any = AutoTokenizer.from_pretrained(char_tokenizer(tmp_path))
+        self._started: list[Environment] = []
+        yield
+        for one in self._started:
+            one.close()
 
     # --- what is checked ----------------------------------------------------------------------
 
@@ -119,7 +130,8 @@ class EnvironmentKit:
             whole = (*request.prompt_ids, *done.token_ids)
             rows = [tuple(s.prompt_ids) + tuple(s.response_ids) for s in episode.segments]
             assert any(row[: len(whole)] == whole for row in rows), "a prefix is changed"
-        assert policy.asked[0].prompt_ids[: len(_PROMPT)] == _PROMPT or len(episode.segments) > 1
+        begins = policy.asked[0].prompt_ids[: len(_PROMPT)] == _PROMPT
+        assert begins or self.own_prompt or len(episode.segments) > 1
 
     def test_requests_keep_what_was_stamped(self) -> None:
         """Ids, sampling and ``train`` are those of the request that the episode was given."""
@@ -142,8 +154,9 @@ class EnvironmentKit:
     def test_a_response_that_was_cut_ends_it(self, reason: FinishReason) -> None:
         """After an abort, or at the length limit, the policy is not asked again."""
         episode, policy = self._play(reason=reason)
-        assert len(policy.asked) == 1
-        assert episode.finish_reason == reason
+        if not (self.leads_itself and reason == "length"):
+            assert len(policy.asked) == 1
+            assert episode.finish_reason == reason
 
     def test_empty_responses(self) -> None:
         """A response of the end token alone is played like any other."""
@@ -152,7 +165,7 @@ class EnvironmentKit:
 
     def test_the_same_again_alone_or_not(self) -> None:
         """Episodes have no memory of each other, one after the other or at once."""
-        environment = self.make(self.tokenizer)
+        environment = self._make()
         alone, _ = self._play(environment=environment)
         assert self._play(environment=environment)[0] == alone
 
@@ -169,10 +182,72 @@ class EnvironmentKit:
         row = self._row()
         before = copy.deepcopy(row)
         policy = self._policy()
-        asyncio.run(self.make(self.tokenizer).run(row, self._request(), policy.generate))
+        asyncio.run(self._make().run(row, self._request(), policy.generate))
         assert row == before
 
+    def test_turns_are_rewarded_where_they_were_sampled(self) -> None:
+        """Rewards of tokens stand at tokens that the policy sampled, and are numbers."""
+        episode, _ = self._play()
+        for segment in episode.segments:
+            rewards = segment.token_rewards or [0.0] * len(segment.response_ids)
+            for value, sampled in zip(rewards, segment.response_mask, strict=True):
+                assert value == 0.0 or (sampled and math.isfinite(value))
+
+    def test_what_it_counts_and_tells_is_plain_data(self) -> None:
+        """Figures are finite numbers, the trace is JSON; what it earned is a number or parts."""
+        episode, _ = self._play()
+        assert all(math.isfinite(value) for value in episode.figures.values())
+        json.dumps(episode.trace)
+        assert episode.earned is None or self._make().gives_rewards
+        earned = episode.earned
+        parts = earned.values() if isinstance(earned, Mapping) else [earned or 0.0]
+        assert all(math.isfinite(part) for part in parts)
+
+    def test_the_policys_error_is_the_episodes(self) -> None:
+        """An engine that fails ends the episode with its own error, at once."""
+
+        async def fails(request: Request) -> Completion:
+            raise RolloutError("the engine of the kit is gone")
+
+        with pytest.raises(RolloutError, match="the engine of the kit is gone"):
+            asyncio.run(self._make().run(self._row(), self._request(), fails))
+
+    def test_it_can_be_cancelled_and_played_again(self) -> None:
+        """An episode that is not waited for any more ends, and harms no other."""
+        environment = self._make()
+
+        async def cancelled() -> bool:
+            asked = asyncio.Event()
+
+            async def waits(request: Request) -> Completion:
+                asked.set()
+                await asyncio.Event().wait()
+                raise AssertionError
+
+            task = asyncio.ensure_future(environment.run(self._row(), self._request(), waits))
+            await asked.wait()
+            task.cancel()
+            await asyncio.wait([task])
+            return task.cancelled()
+
+        assert asyncio.run(cancelled())
+        assert self._play(environment=environment)[0] == self._play(environment=environment)[0]
+
+    def test_closing_twice_is_closing_once(self) -> None:
+        """After an episode or before any."""
+        for play in (False, True):
+            environment = self._make()
+            if play:
+                self._play(environment=environment)
+            environment.close()
+            environment.close()
+
     # --- inside -------------------------------------------------------------------------------
+
+    def _make(self) -> Environment:
+        made = self.make(self.tokenizer)
+        self._started.append(made)
+        return made
 
     def _row(self) -> Row:
         return Row(_PROMPT, dict(self.columns), 3)
@@ -207,6 +282,6 @@ class EnvironmentKit:
         environment: Environment | None = None,
     ) -> tuple[Episode, _Policy]:
         policy = self._policy(replies, reason)
-        played = environment or self.make(self.tokenizer)
+        played = environment or self._make()
         request = request or self._request()
         return asyncio.run(played.run(self._row(), request, policy.generate)), policy

@@ -7,10 +7,15 @@ import dataclasses
 import pytest
 
 from rlframe.host.host import PluginHost
+from rlframe.host.packages import missing_hint
 from rlframe.host.resolve import resolve
 from rlframe.interfaces.data import Environment
 from rlframe.requests import Episode, Segment
 from rlframe.testing.environment_kit import EnvironmentKit
+from rlframe_plugins.envs.tools.config import ToolsConfig
+from rlframe_plugins.envs.tools.environment import ToolsEnvironment
+from rlframe_templates.envs import guess
+from tests.unit.plugins.envs import programs, users
 
 HOST = PluginHost().load()
 
@@ -18,11 +23,40 @@ HOST = PluginHost().load()
 class TestRegistered(EnvironmentKit):
     @pytest.fixture(autouse=True, params=sorted(HOST.components("environment")))
     def _choose(self, request):
+        hint = missing_hint(HOST.find("environment", request.param))
+        if hint:
+            pytest.skip(hint)
         self.kind = resolve(HOST, "environment", request.param).value
 
     def make(self, tokenizer) -> Environment:
         config = self.kind.Config() if hasattr(self.kind, "Config") else None
         return self.kind(config, tokenizer)
+
+
+class Plain(EnvironmentKit):
+    """Classes that the adapter plays, in plain text: the tokenizer of the kit has no template."""
+
+    own_prompt = True
+
+    def make(self, tokenizer) -> Environment:
+        config = ToolsConfig(template="plain", **self.options)
+        return ToolsEnvironment.adapt(self.user)(config, tokenizer)
+
+
+class TestTools(Plain):
+    user = guess.Guess
+    options = {"tool_parser": f"{guess.__name__}:DigitParser", "max_turns": 3}
+
+
+class TestSteps(Plain):
+    user = users.Talk
+    options = {"max_turns": 2}
+
+
+class TestPrograms(Plain):
+    user = programs.Chatter
+    leads_itself = True
+    options = {"max_turns": 3, "on_error": "zero"}
 
 
 class TwoTurns(Environment):
@@ -85,6 +119,7 @@ def test_the_kit_notices_a_broken_environment(mistake, check, tmp_path):
     from rlframe.testing.tokenizers import char_tokenizer
 
     kit.tokenizer = AutoTokenizer.from_pretrained(char_tokenizer(tmp_path))
+    kit._started = []
     arguments = ["abort"] if "cut" in check else []
     with pytest.raises(AssertionError):
         getattr(kit, check)(*arguments)

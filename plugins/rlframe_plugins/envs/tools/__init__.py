@@ -1,0 +1,1 @@
+"""Environments that are plain classes: their public methods are the tools of a model."""

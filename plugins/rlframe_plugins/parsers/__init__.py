@@ -1,0 +1,1 @@
+"""Tool-call parsers: the forms in which models write calls."""

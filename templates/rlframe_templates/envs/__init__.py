@@ -1,0 +1,1 @@
+"""Environments of the recipes, to run and to copy."""
