@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -206,11 +205,6 @@ class Core:
     async def hide(self) -> None:
         """Give their memory back."""
         await self._engine.collective_rpc("rlframe_hide")
-
-    async def ready(self) -> Mapping[str, float]:
-        """Called once: workers end with this process; the figures."""
-        await self._engine.collective_rpc("rlframe_die_with_parent")
-        return await self.stats()
 
     def close(self) -> None:
         """End the engine and its processes."""

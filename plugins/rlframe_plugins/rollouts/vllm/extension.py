@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rlframe import RolloutError
-from rlframe_plugins.rollouts.vllm.mortal import die_with_parent
 from rlframe_plugins.rollouts.vllm.parcel import Parcel, opened_parcel
 from rlframe_plugins.rollouts.vllm.parts import Part, merged_parts, qkv_parts, renamed
 
@@ -26,10 +25,6 @@ class WeightsExtension:
     """Called on every worker by ``collective_rpc``; arguments and answers are plain data."""
 
     model_runner: Any
-
-    def rlframe_die_with_parent(self) -> None:
-        """End with whoever started this process."""
-        die_with_parent()
 
     def rlframe_load(self, path: str, entries: list[Any]) -> None:
         """Take every weight of the model from a parcel. Raises RolloutError: one is missing."""

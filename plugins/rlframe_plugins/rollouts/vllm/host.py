@@ -1,13 +1,12 @@
 """The process that holds a vLLM engine for one worker: ``python -m ...host SOCKET FOLDER``.
 
-It leads a process group of its own, so that whatever vLLM starts ends with it. Requests come over
-an inherited socket; when that closes everything is killed.
+It leads a process group of its own, and a guard watches what it starts. Requests come over an
+inherited socket; when that closes everything is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import sys
@@ -20,7 +19,7 @@ from rlframe import RlframeError, RolloutError
 from rlframe_plugins.rollouts.vllm.core import Core
 from rlframe_plugins.rollouts.vllm.frames import HEAD, framed, length_of, opened
 from rlframe_plugins.rollouts.vllm.gauges import Gauges
-from rlframe_plugins.rollouts.vllm.mortal import die_with_parent, end_with
+from rlframe_plugins.rollouts.vllm.mortal import end_with, guarded
 
 __all__ = ["make_core"]
 
@@ -98,7 +97,7 @@ class Host:
         if self._core is not None:
             raise RolloutError("the engine has started already")
         self._core = make_core(arguments)
-        return await self._core.ready()
+        return await self._core.stats()
 
     def _say(self, number: int, how: str, value: Any) -> None:
         self._writer.write(framed((number, how, value)))
@@ -113,5 +112,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _peer, _folder = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])
     end_with(_peer, _folder)
-    os.register_at_fork(after_in_child=die_with_parent)
+    _guard = guarded()
     asyncio.run(_main(_peer))

@@ -1,4 +1,8 @@
-"""No process of vLLM outlives the one that started it, whatever ended that one."""
+"""No process of vLLM outlives the one that started it, whatever ended that one.
+
+Run as a script beside that one it is a guard: it holds one end of a pipe, and when the other closes
+it kills what the other process had started. Standard library only, so that it starts at once.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,25 @@ import select
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from pathlib import Path
 
-__all__ = ["die_with_parent", "end_with"]
+__all__ = ["end_with", "guarded"]
 
-_DEATH_SIGNAL = 1
-"""PR_SET_PDEATHSIG of Linux."""
+_POLL_S = 0.5
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends; Linux alone can."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent or parent == 1:
-        os._exit(1)
+def guarded() -> subprocess.Popen[bytes]:
+    """A guard of this process's descendants; keep it, it acts when its standard input closes."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def end_with(peer: socket.socket, folder: Path) -> None:
@@ -43,3 +46,42 @@ def end_with(peer: socket.socket, folder: Path) -> None:
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, name="rlframe-mortal", daemon=True).start()
+
+
+def _descendants(roots: set[int], known: dict[int, str]) -> dict[int, str]:
+    """Processes below ``roots`` or below known ones that live, and when each started."""
+    found: dict[int, tuple[int, str]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent, *rest = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if state not in ("Z", "X"):
+                found[int(entry.name)] = (int(parent), rest[17])
+    ours = {pid: born for pid, born in known.items() if found.get(pid, (0, ""))[1] == born}
+    more = True
+    while more:
+        below = roots | set(ours)
+        fresh = {p: born for p, (up, born) in found.items() if up in below and p not in ours}
+        fresh.pop(os.getpid(), None)
+        ours |= fresh
+        more = bool(fresh)
+    return ours
+
+
+def _guard(process: int) -> None:
+    known: dict[int, str] = {}
+    while not select.select([0], [], [], _POLL_S)[0]:
+        known = _descendants({process}, known)
+    while known := _descendants(set(), known):
+        for pid in known:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        select.select([], [], [], 0.05)
+
+
+if __name__ == "__main__":
+    _guard(int(sys.argv[1]))

@@ -18,7 +18,7 @@ from typing import Any
 
 from rlframe_plugins.rollouts.vllm.core import Core
 from rlframe_plugins.rollouts.vllm.gauges import Gauges
-from rlframe_plugins.rollouts.vllm.mortal import die_with_parent
+from rlframe_plugins.rollouts.vllm.mortal import guarded
 from rlframe_plugins.rollouts.vllm.routes import Routes
 from rlframe_plugins.rollouts.vllm.translate import EXTENSION
 
@@ -76,9 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ["VLLM_API_KEY"] = token  # not as an argument, which others can read
     Routes.token, Routes.folder = token, own.weights_dir
     Routes.make_core = staticmethod(lambda engine: core_of(engine, own.model))
-    os.register_at_fork(after_in_child=die_with_parent)
     sys.argv = [_SERVER, *server_arguments(own.model, own.host, own.port), *rest]
+    guard = guarded()
     runpy.run_module(_SERVER, run_name="__main__")
+    guard.communicate()
 
 
 def _loopback(host: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -76,8 +77,6 @@ def test_the_host_ends_with_a_worker_that_is_killed():
         pid, folder = made.stdout.readline().split()
         host = os.pidfd_open(int(pid))
         made.kill()
-    import select
-
     assert select.select([host], [], [], 60)[0], "the host lives on"
     os.close(host)
     assert not Path(folder).exists()
@@ -92,3 +91,43 @@ def test_the_environment_of_the_host(monkeypatch, tmp_path):
     assert found["OMP_NUM_THREADS"] == "3"
     assert found["VLLM_RPC_BASE_PATH"] == str(tmp_path)
     assert "VLLM_CPU_OMP_THREADS_BIND" not in host_environment(3, tmp_path, gpu=True)
+
+
+PARENT = """
+import subprocess, sys, time
+from rlframe_plugins.rollouts.vllm.mortal import guarded
+guard = guarded()
+child = subprocess.Popen([sys.executable, "-S", "-c", sys.argv[1], sys.argv[2]],
+                         stdout=subprocess.PIPE, start_new_session=True, text=True)
+print(guard.pid, child.pid, child.stdout.readline().strip(), flush=True)
+time.sleep(300)
+"""
+CHILD = """
+import subprocess, sys
+one = subprocess.Popen([sys.executable, "-S", "-c", sys.argv[1]], start_new_session=True)
+print(one.pid, flush=True)
+one.wait()
+"""
+
+
+def turns(pid: int) -> int:
+    """How often a process has waited."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (line,) = (one for one in lines if one.startswith("voluntary_ctxt_switches"))
+    return int(line.split()[1])
+
+
+def test_a_guard_ends_what_a_killed_process_had_started():
+    """Also what its children started, in sessions of their own."""
+    command = [sys.executable, "-c", PARENT, CHILD, "import time; time.sleep(300)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as made:
+        assert made.stdout is not None
+        guard, *pids = (int(one) for one in made.stdout.readline().split())
+        handles = [os.pidfd_open(pid) for pid in pids]
+        before = turns(guard)
+        while turns(guard) < before + 3:  # it has looked since
+            select.select([], [], [], 0.05)
+        made.kill()
+    for handle in handles:
+        assert select.select([handle], [], [], 60)[0], "a descendant lives on"
+        os.close(handle)
