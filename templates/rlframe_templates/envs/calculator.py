@@ -76,15 +76,14 @@ def make_model(directory: Path, steps: int = 300, seed: int = 0) -> Path:
         lines = [json.dumps(row) + "\n" for row in demonstrations(batch * steps, seed)]
         data.write_text("".join(lines), encoding="utf-8")
         done = fit(
-            algo="sft",
+            "sft",
             model=_MODEL,
-            data=f"jsonl:{data}",
+            data={"train": f"jsonl:{data}", "prompts_per_step": batch, "shuffle": False},
             steps=steps,
             seed=seed,
             optim={"lr": 1e-3, "schedule": "linear", "warmup_steps": 10},
             run={"dir": scratch, "name": "warm-up", "save_every": 0, "samples_every": 0},
             cluster={"name": "inline", "threads": 1},
-            **{"data.prompts_per_step": batch, "data.shuffle": False},
         )
         return export(done.run_dir, directory)
 
