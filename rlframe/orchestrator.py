@@ -33,10 +33,12 @@ from rlframe.metrics import (
 )
 from rlframe.parts import Parts
 from rlframe.plan import UpdatePlan, plan_update
+from rlframe.profiling import StepProfiles
 from rlframe.publishing import Running, publish_to
 from rlframe.roles import roles_of
 from rlframe.run_state import Learned, load_run_state, run_state
 from rlframe.together import infer_together, update_together
+from rlframe.utilisation import Utilisation
 
 __all__ = ["Orchestrator", "Parts"]
 
@@ -60,6 +62,10 @@ class Orchestrator:
         self._specs = roles_of(self.config, self.algorithm)
         self._figures: dict[str, float] = {}
         self._learned: Learned | None = None
+        self._use = Utilisation(parts.roles["policy"], self.config.role("policy").model.path)
+        self._profiles = StepProfiles(
+            parts.roles["policy"], parts.recorder.run_dir, self.config.run.profile_steps
+        )
         self._step_began = 0.0
 
     @property
@@ -105,6 +111,7 @@ class Orchestrator:
         metrics = self._update(batch)
         self.ledger.done(batch)
         self._learned = Learned(metrics, self.version + 1)
+        self._use.updated(batch, self._specs[0].schedule(self.algorithm.config)[0])
         return metrics
 
     def publish(self, running: Running = "none") -> None:
@@ -220,6 +227,7 @@ class Orchestrator:
     def _finish_step(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Count a step, and its figures."""
         self._learned = None
+        self._profiles.end()
         self.step += 1
         figures = self._complete(metrics, time.perf_counter() - self._step_began)
         ask(self.algorithm, "after_step", figures)
@@ -237,6 +245,7 @@ class Orchestrator:
         self._step_began = time.perf_counter()
         if not self.done:
             self.parts.timeline.mark(self.step + 1, self.version)
+            self._profiles.begin(self.step + 1)
             self.parts.callbacks.on_step_start(self)
 
     def _complete(self, metrics: Mapping[str, float], seconds: float) -> dict[str, float]:
@@ -252,6 +261,7 @@ class Orchestrator:
             "perf/driver_bytes": float(read),
             "perf/cpu_memory_peak_gb": peak_memory_gb(),
             "perf/throughput": tokens / seconds if seconds else 0.0,
+            **self._use.figures(timing.get("timing_s/update_actor", 0.0)),
             "training/global_step": float(self.step),
             "training/epoch": float(self.stream.epoch),
             "data/dropped_prompts": float(self.stream.dropped),

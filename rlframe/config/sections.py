@@ -48,6 +48,8 @@ class RunConfig:
     """Write every completion under rollouts/, so that the rollout 'replay' can play them again."""
     validation_prompts: int = 512
     """Validation prompts at most, at least 1."""
+    profile_steps: tuple[int, ...] = ()
+    """Steps of which torch writes a profile, a trace a rank of the policy, under profile/."""
     timeline_mb: int = 16
     """Most that the run's timeline takes on disk, MB, at least 0; the newest is kept, 0: none."""
 

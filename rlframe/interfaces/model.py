@@ -12,6 +12,8 @@ from rlframe.algorithm import RoleSpec
 from rlframe.errors import ConfigError
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
 from rlframe.layout import Layout, Plan
+from rlframe.mfu import device_peak
+from rlframe.profiling import TorchProfile
 from rlframe.protocol import ALL_TO_ALL, DP_METRIC, ONE_TO_ALL, ONE_TO_ONE, THREE_D_PROTO, protocol
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class ModelEngine(ABC):
     def __init__(self, rank: RankInfo) -> None:
         self.rank = rank
         self.peers = {}
+        self._profile: TorchProfile | None = None
 
     @abstractmethod
     @protocol(ONE_TO_ALL)
@@ -172,6 +175,20 @@ class ModelEngine(ABC):
     def adapters(self) -> Adapters | None:
         """The adapters that are trained; None where the whole model is."""
         return None
+
+    @protocol(ONE_TO_ALL)
+    def peak_flops(self) -> float:
+        """Operations a second that this rank's device can do, 0 where that is not known."""
+        return device_peak(self.rank.device)
+
+    @protocol(ONE_TO_ALL)
+    def profile(self, folder: Path | None) -> None:
+        """Begin a profile of this process; with a folder end it, and write this rank's trace."""
+        if folder is None:
+            self._profile = TorchProfile()
+        elif self._profile is not None:
+            self._profile.write(folder / f"rank-{self.rank.rank}.json")
+            self._profile = None
 
     @protocol(ONE_TO_ALL)
     def close(self) -> None:
