@@ -9,6 +9,7 @@ import torch
 
 from rlframe.config import LoraConfig
 from rlframe.config.load import Asked, load_config
+from rlframe.config.validate import validate
 from rlframe.errors import ConfigError
 from rlframe.host.host import PluginHost
 from rlframe.testing.models import random_micro
@@ -89,11 +90,17 @@ def test_storages_come_back_as_they_were():
     assert torch.equal(zeros, torch.zeros(5))
 
 
-def test_adapters_and_a_shared_cpu_process_are_refused(monkeypatch):
+def test_a_shared_cpu_process_is_refused(monkeypatch):
     config = load_config(PluginHost().load(), Asked(flags={"algo": "grpo"})).config
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="--cluster ray"):
         MegatronStrategy.validate(config)
-    model = dataclasses.replace(config.model, lora=LoraConfig(rank=4))
-    with pytest.raises(ValueError, match="does not train adapters"):
-        MegatronStrategy.validate(dataclasses.replace(config, model=model))
+
+
+def test_adapters_are_refused():
+    asked = Asked(flags={"strategy": "megatron", "cluster": "ray"})
+    loaded = load_config(PluginHost().load(), asked).config
+    lora = dataclasses.replace(loaded.model, lora=LoraConfig(rank=4))
+    policy = dataclasses.replace(loaded.default_role, model=lora)
+    with pytest.raises(ConfigError, match="trains no adapters"):
+        validate(dataclasses.replace(loaded, model=lora, default_role=policy))
