@@ -1,63 +1,98 @@
-"""Static key-value cache: one row a running sequence, rows kept dense from 0."""
+"""Key-value cache: blocks of tokens in memory that grows, and slots for some on the host."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from rlframe_plugins.rollouts.torch.blocks import BLOCK_TOKENS
+
 __all__ = ["KVCache"]
 
-_STEP = 64
+_LEAST = 16
+"""Blocks and slots that memory is taken for at least."""
 
 
 class KVCache:
-    """Keys (layers, rows, kv_heads, head_dim, width), values (..., width, head_dim); both grow.
+    """A layer's keys (blocks, kv_heads, head_dim, BLOCK), values (blocks, kv_heads, BLOCK, dim).
 
-    Slots past a sequence's length hold zeros or stale finite numbers, and are masked.
+    Slots past a sequence's length hold zeros or stale finite numbers, and are masked. The layers
+    grow one after the other, so that growing needs memory for one of them twice.
     """
 
     def __init__(self, layers: int, kv_heads: int, head_dim: int) -> None:
-        self._shape = (layers, kv_heads, head_dim)
-        self._rows = self._width = 0
-        self.keys = self.values = torch.empty(0)
+        key = (kv_heads, head_dim, BLOCK_TOKENS)
+        value = (kv_heads, BLOCK_TOKENS, head_dim)
+        self._shapes = (key,) * layers + (value,) * layers
+        self._layers = layers
+        self._here: list[Tensor] = []
+        self._host: list[Tensor] = []
 
     @property
-    def rows(self) -> int:
-        """Sequences that fit."""
-        return self._rows
+    def blocks(self) -> int:
+        """Blocks that memory is taken for."""
+        return self._here[0].shape[0] if self._here else 0
 
     @property
-    def width(self) -> int:
-        """Tokens a row."""
-        return self._width
+    def slots(self) -> int:
+        """Slots of host memory."""
+        return self._host[0].shape[0] if self._host else 0
 
-    def reserve(self, rows: int, width: int, used: tuple[int, int], like: Tensor) -> None:
-        """Make room for ``rows`` of ``width`` tokens, keeping the first ``used`` (rows, width).
+    def keys(self, layer: int) -> Tensor:
+        """Keys of a layer."""
+        return self._here[layer]
 
-        An empty cache more than four times too large is cut. ``like`` gives dtype and device.
+    def values(self, layer: int) -> Tensor:
+        """Values of a layer."""
+        return self._here[self._layers + layer]
+
+    def reserve(self, blocks: int, limit: int, like: Tensor) -> None:
+        """Make room for ``blocks``, or twice as many as there were up to ``limit``.
+
+        ``like`` gives dtype and device.
         """
-        width = -(-width // _STEP) * _STEP
-        wasteful = used[0] == 0 and self._rows * self._width > 4 * rows * width
-        if rows <= self._rows and width <= self._width and not wasteful:
-            return
-        if not wasteful:
-            rows, width = max(rows, self._rows), max(width, self._width)
-        layers, heads, dim = self._shape
-        keys = like.new_zeros((layers, rows, heads, dim, width))
-        values = like.new_zeros((layers, rows, heads, width, dim))
-        if used[0]:
-            keep, upto = slice(used[0]), slice(used[1])
-            keys[:, keep, :, :, upto] = self.keys[:, keep, :, :, upto]
-            values[:, keep, :, upto] = self.values[:, keep, :, upto]
-        self.keys, self.values, self._rows, self._width = keys, values, rows, width
+        if blocks > self.blocks:
+            wanted = max(blocks, min(limit, max(_LEAST, 2 * self.blocks)))
+            self._grow(self._here, wanted, like)
 
     @torch.inference_mode()
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the first ``length`` tokens of a row over another row."""
-        self.keys[:, target, :, :, :length] = self.keys[:, source, :, :, :length]
-        self.values[:, target, :, :length] = self.values[:, source, :, :length]
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy blocks over other blocks, all of them at once."""
+        for tensor in self._here:
+            tensor[targets] = tensor[sources]
 
-    def release(self) -> None:
-        """Give the memory back."""
-        self.keys = self.values = torch.empty(0)
-        self._rows = self._width = 0
+    @torch.inference_mode()
+    def store(self, blocks: Sequence[int], slots: Sequence[int]) -> None:
+        """Copy blocks to the host's slots."""
+        if max(slots) >= self.slots:
+            like = self._here[0].new_empty(0, device="cpu")
+            self._grow(self._host, max(_LEAST, 2 * self.slots, max(slots) + 1), like)
+        for here, there in zip(self._here, self._host, strict=True):
+            there[slots] = here[blocks].to(there.device)
+
+    @torch.inference_mode()
+    def fetch(self, slots: Sequence[int], blocks: Sequence[int]) -> None:
+        """The reverse of :meth:`store`."""
+        for here, there in zip(self._here, self._host, strict=True):
+            here[blocks] = there[slots].to(here.device, non_blocking=True)
+
+    def release(self, host: bool) -> None:
+        """Give the memory back, and that of the slots where ``host``."""
+        self._here.clear()
+        if host:
+            self._host.clear()
+
+    def _grow(self, tensors: list[Tensor], count: int, like: Tensor) -> None:
+        """Host memory beside a GPU is page-locked, for fast copies."""
+        pinned = tensors is self._host and torch.cuda.is_available()
+        for index, shape in enumerate(self._shapes):
+            grown = torch.zeros(
+                (count, *shape), dtype=like.dtype, device=like.device, pin_memory=pinned
+            )
+            if len(tensors) <= index:
+                tensors.append(grown)
+            else:
+                grown[: len(tensors[index])] = tensors[index]
+                tensors[index] = grown

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rlframe_plugins.rollouts.torch.arch import Arch, rope_tables
@@ -65,33 +67,47 @@ class Decoder:
         self._weights = weights
 
     def prefill(
-        self, prompts: Sequence[Sequence[int]], cache: KVCache, rows: Sequence[Sequence[int]]
+        self,
+        texts: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        tables: Sequence[Sequence[int]],
+        cache: KVCache,
     ) -> Tensor:
-        """Run prompts, right-padded to the longest, and store each one's keys in all its ``rows``.
+        """Run texts, right-padded to the longest, and keep them in the blocks of their tables.
 
-        Returns the hidden state of each last token, (hidden, prompts).
+        Text i begins at position ``starts[i]``, at a block's begin; the cache has what is before.
+        Returns the hidden state of each last token, (hidden, texts).
         """
         device = self.weights.embed.device
-        lengths = [len(p) for p in prompts]
-        width, count = max(lengths), len(prompts)
+        lengths = [len(t) for t in texts]
+        width, count = max(lengths), len(texts)
         ids = torch.zeros((count, width), dtype=torch.int64)
-        for i, prompt in enumerate(prompts):
-            ids[i, : lengths[i]] = torch.as_tensor(prompt)
-        positions = torch.arange(width, device=device).repeat(count)
-        attend = PrefillAttention(self.arch, cache, rows, width)
-        x = self._forward(ids.view(-1).to(device), positions, width, attend)
+        for i, text in enumerate(texts):
+            ids[i, : lengths[i]] = torch.as_tensor(text)
+        first = torch.tensor(starts, device=device)[:, None]
+        positions = (first + torch.arange(width, device=device)).view(-1)
+        attend = PrefillAttention(self.arch, cache, lengths, starts, tables, device)
+        x = self._forward(ids.view(-1).to(device), positions, max(starts) + width, attend)
         last = torch.arange(count) * width + torch.tensor(lengths) - 1
         return x.index_select(1, last.to(device))
 
     def decode(
-        self, tokens: Tensor, positions: Tensor, width: int, cache: KVCache, first: int = 0
+        self,
+        tokens: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        tables: NDArray[np.int64],
+        cache: KVCache,
+        exact: bool = False,
     ) -> Tensor:
-        """One token (B,) for cache rows ``first`` to ``first + B``, at their ``positions`` (B,).
+        """One token (B,) a row, at its position (B,) in the blocks of its table (B, M).
 
-        ``width`` is the largest position plus one. Returns hidden states (hidden, B).
+        Returns hidden states (hidden, B). With ``exact`` these depend on nothing but the row's own
+        tokens, as long as B is 1.
         """
-        attend = DecodeAttention(self.arch, cache, positions, width, first)
-        return self._forward(tokens, positions, width, attend)
+        device = self.weights.embed.device
+        attend = DecodeAttention(self.arch, cache, positions, tables, exact, device)
+        there = [torch.from_numpy(array).to(device) for array in (tokens, positions)]
+        return self._forward(there[0], there[1], int(positions.max()) + 1, attend)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 logits (V, B) of hidden states, in rows 0 to V of a (V up to BLOCK, B) buffer."""

@@ -23,6 +23,7 @@ from rlframe_plugins.rollouts.common import (
 )
 from rlframe_plugins.rollouts.front import SteppedRollout
 from rlframe_plugins.rollouts.torch.arch import Arch
+from rlframe_plugins.rollouts.torch.blocks import BLOCK_TOKENS, BlockPool, blocks_for
 from rlframe_plugins.rollouts.torch.cache import KVCache
 from rlframe_plugins.rollouts.torch.decoder import Decoder
 from rlframe_plugins.rollouts.torch.lockstep import Follower, LeadingCache, LeadingDecoder
@@ -40,7 +41,12 @@ __all__ = ["TorchRollout"]
 
 
 class TorchRollout(SteppedRollout):
-    """Continuous batching over a static cache; a prompt is prefilled once for its samples.
+    """Continuous batching of whatever comes, over a cache in blocks.
+
+    Texts that begin alike share the blocks of their beginning: the samples of a prompt, which is
+    prefilled once for them, prompts with one preamble, the turns of a session. Where the cache is
+    full, blocks that nobody uses give way, then the sequences that entered last, which are
+    prefilled again. Blocks of older weights are given to nobody.
 
     A response also ends, with ``finish_reason='length'``, at the model's last position. After a
     ``load`` in flight, running sequences keep the keys that older weights computed; each token
@@ -61,7 +67,9 @@ class TorchRollout(SteppedRollout):
         max_batch: int = 256
         """Sequences that run at once, at least 1."""
         max_kv_tokens: int = 131072
-        """Tokens of key-value cache, at least 1: sequences times the longest of them."""
+        """Most tokens of key-value cache, at least 32; blocks of 32 are taken as needed."""
+        host_kv_tokens: int = 0
+        """Tokens of cache that host memory takes from a full cache or one asleep, at least 0."""
         tensor_parallel: int = 1
         """Ranks that hold a replica together, at least 1: heads, features, words are dealt out."""
         step_timeout_s: float = 300.0
@@ -73,7 +81,8 @@ class TorchRollout(SteppedRollout):
             """Check ranges; raises ValueError."""
             super().__post_init__()
             check_range(self, "max_batch", 1)
-            check_range(self, "max_kv_tokens", 1)
+            check_range(self, "max_kv_tokens", BLOCK_TOKENS)
+            check_range(self, "host_kv_tokens", 0)
             check_range(self, "tensor_parallel", 1)
             check_range(self, "step_timeout_s", above=0)
 
@@ -149,14 +158,22 @@ class TorchRollout(SteppedRollout):
             return  # the leader tells
         with self._lock:
             super().sleep(level)
-            self.runner.release()
+            self.runner.release(keep=level < 2)
             if level >= 2:
                 self._decoder.use(None)
                 self.runner.version = -1
 
     def stats(self) -> dict[str, float]:
-        """Also the seconds of ``busy_s`` spent in prefill, decode and sampling."""
-        return {**super().stats(), **self.runner.seconds}
+        """Also the seconds of ``busy_s`` spent in prefill, decode and sampling, and more.
+
+        ``prefill_tokens`` were computed, ``prefix_hit_tokens`` taken over from the cache;
+        ``running_s`` and ``waiting_s`` are sequences times the seconds of steps.
+        """
+        return {**super().stats(), **self.runner.counters}
+
+    def gauges(self) -> dict[str, float]:
+        """Sequences that run and wait; tokens of the cache: in use, kept, on the host, at most."""
+        return self.runner.gauges if self._follower is None else {}
 
     def close(self) -> None:
         """End every request and give the memory back; the replica's ranks part."""
@@ -191,18 +208,20 @@ class TorchRollout(SteppedRollout):
 
     def _runner(self, decoder: Decoder, cache: KVCache) -> TorchRunner:
         config = self.config
-        limits = (config.max_batch, config.max_kv_tokens)
-        return TorchRunner(decoder, cache, *limits, config.batch_invariant)
+        sizes = (config.max_kv_tokens, config.host_kv_tokens)
+        pool = BlockPool(*(size // BLOCK_TOKENS for size in sizes))
+        return TorchRunner(decoder, cache, pool, config.max_batch, config.batch_invariant)
 
     def _handle(self, request: Request) -> Running:
         check_request(request, self._vocab, self._arch.max_positions)
         prompt, sampling = len(request.prompt_ids), request.sampling
         limit = min(sampling.max_new_tokens, self._arch.max_positions - prompt)
         self._arch.check_length(prompt + limit)
-        if prompt + limit > self.config.max_kv_tokens:
+        if blocks_for(prompt + limit) > self.config.max_kv_tokens // BLOCK_TOKENS:
             raise RolloutError(
                 f"a prompt of {prompt} and a response of {limit} tokens exceed "
-                f"rollout.max_kv_tokens={self.config.max_kv_tokens}: raise it"
+                f"rollout.max_kv_tokens={self.config.max_kv_tokens} (in blocks of {BLOCK_TOKENS}): "
+                "raise it"
             )
         strings = None
         if sampling.stop:

@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rlframe.errors import RolloutError
 from rlframe_plugins.rollouts.torch.arch import Arch
+from rlframe_plugins.rollouts.torch.blocks import BLOCK_TOKENS
 from rlframe_plugins.rollouts.torch.cache import KVCache
 from rlframe_plugins.rollouts.torch.decoder import Decoder
 from rlframe_plugins.rollouts.torch.team import Team
@@ -47,23 +50,34 @@ class LeadingCache(KVCache):
         super().__init__(layers, kv_heads, head_dim)
         self._team = team
 
-    def reserve(self, rows: int, width: int, used: tuple[int, int], like: Tensor) -> None:
+    def reserve(self, blocks: int, limit: int, like: Tensor) -> None:
         """See :class:`KVCache`."""
-        with _said(self._team, "reserve", rows, width, used):
-            super().reserve(rows, width, used, like)
+        if blocks > self.blocks:
+            with _said(self._team, "reserve", blocks, limit):
+                super().reserve(blocks, limit, like)
 
-    def move(self, source: int, target: int, length: int) -> None:
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """See :class:`KVCache`."""
-        with _said(self._team, "move", source, target, length):
-            super().move(source, target, length)
+        with _said(self._team, "copy", sources, targets):
+            super().copy(sources, targets)
 
-    def release(self) -> None:
+    def store(self, blocks: Sequence[int], slots: Sequence[int]) -> None:
+        """See :class:`KVCache`."""
+        with _said(self._team, "store", blocks, slots):
+            super().store(blocks, slots)
+
+    def fetch(self, slots: Sequence[int], blocks: Sequence[int]) -> None:
+        """See :class:`KVCache`."""
+        with _said(self._team, "fetch", slots, blocks):
+            super().fetch(slots, blocks)
+
+    def release(self, host: bool) -> None:
         """See :class:`KVCache`; every rank has, when it returns."""
         if self._team.broken:
-            super().release()
+            super().release(host)
             return
-        with _said(self._team, "release"):
-            super().release()
+        with _said(self._team, "release", host):
+            super().release(host)
             self._team.meet()
 
 
@@ -82,20 +96,29 @@ class LeadingDecoder(Decoder):
             super().use(weights, version)
 
     def prefill(
-        self, prompts: Sequence[Sequence[int]], cache: KVCache, rows: Sequence[Sequence[int]]
+        self,
+        texts: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        tables: Sequence[Sequence[int]],
+        cache: KVCache,
     ) -> Tensor:
         """See :class:`Decoder`."""
-        plain = [list(p) for p in prompts], [list(r) for r in rows]
+        plain = [list(t) for t in texts], list(starts), [list(t) for t in tables]
         with _said(self.team, "prefill", *plain):
-            return super().prefill(prompts, cache, rows)
+            return super().prefill(texts, starts, tables, cache)
 
     def decode(
-        self, tokens: Tensor, positions: Tensor, width: int, cache: KVCache, first: int = 0
+        self,
+        tokens: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        tables: NDArray[np.int64],
+        cache: KVCache,
+        exact: bool = False,
     ) -> Tensor:
         """See :class:`Decoder`."""
-        plain = tokens.cpu().numpy(), positions.cpu().numpy()
-        with _said(self.team, "decode", *plain, width, first):
-            return super().decode(tokens, positions, width, cache, first)
+        used = tables[:, : int(positions.max()) // BLOCK_TOKENS + 1].astype(np.int32)
+        with _said(self.team, "decode", tokens, positions, used, exact):
+            return super().decode(tokens, positions, tables, cache, exact)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See :class:`Decoder`; of the whole vocabulary."""
@@ -148,7 +171,9 @@ class Follower:
         acts: dict[str, Callable[..., Any]] = {
             "use": self._use,
             "reserve": self._reserve,
-            "move": self._cache.move,
+            "copy": self._cache.copy,
+            "store": self._cache.store,
+            "fetch": self._cache.fetch,
             "release": self._release,
             "prefill": self._prefill,
             "decode": self._decode,
@@ -187,20 +212,18 @@ class Follower:
     def _idle(self) -> bool:
         return not self._coming or bool(self.failure)
 
-    def _reserve(self, rows: int, width: int, used: tuple[int, int]) -> None:
-        self._cache.reserve(rows, width, used, self._decoder.weights.embed)
+    def _reserve(self, blocks: int, limit: int) -> None:
+        self._cache.reserve(blocks, limit, self._decoder.weights.embed)
 
-    def _release(self) -> None:
-        self._cache.release()
+    def _release(self, host: bool) -> None:
+        self._cache.release(host)
         self._team.meet()
 
-    def _prefill(self, prompts: list[list[int]], rows: list[list[int]]) -> None:
-        self._decoder.prefill(prompts, self._cache, rows)
+    def _prefill(self, texts: Any, starts: list[int], tables: list[list[int]]) -> None:
+        self._decoder.prefill(texts, starts, tables, self._cache)
 
-    def _decode(self, tokens: Any, positions: Any, width: int, first: int) -> None:
-        device = self._decoder.weights.embed.device
-        there = [torch.from_numpy(array).to(device) for array in (tokens, positions)]
-        self._decoder.decode(there[0], there[1], width, self._cache, first)
+    def _decode(self, tokens: Any, positions: Any, tables: Any, exact: bool) -> None:
+        self._decoder.decode(tokens, positions, tables.astype(np.int64), self._cache, exact)
 
     def _logits(self, count: int) -> None:
         embed = self._decoder.weights.embed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rlframe.requests import Completion, FinishReason, Request
 from rlframe_plugins.rollouts.common import StopStrings
+from rlframe_plugins.rollouts.torch.blocks import BLOCK_TOKENS, blocks_for
 
 __all__ = ["Rows", "Running"]
 
@@ -31,8 +32,14 @@ class Running:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     row: int = -1
-    prefilled: int = -1
-    """Weight version of the prompt's keys in the cache."""
+    blocks: list[int] = field(default_factory=list)
+    """Of the cache, in its order, while it is in a row."""
+    start: int = 0
+    """Tokens of its context that the cache had when it entered."""
+    entered: int = -1
+    """Number of its last entry into a row."""
+    pure: bool = False
+    """Whether the present weights alone computed its keys and values."""
     hidden: Any = None
     """State (hidden, 1) of the prompt's last token, for siblings that enter later."""
 
@@ -43,7 +50,7 @@ class Running:
 
     @property
     def need(self) -> int:
-        """Tokens of cache that it may fill."""
+        """Tokens that it may come to."""
         return len(self.request.prompt_ids) + self.limit
 
     def completion(self, reason: FinishReason) -> Completion:
@@ -56,8 +63,10 @@ class Rows:
 
     def __init__(self) -> None:
         self.sequences: list[Running] = []
-        self._size = (0, 0, 1)
-        self._allocate(16, 64, 1)
+        self.changes = 0
+        """Times that a sequence came or went."""
+        self._size = (0, 0, 1, 0)
+        self._allocate(16, 64, 1, 4)
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -65,11 +74,12 @@ class Rows:
     def add(self, sequence: Running) -> None:
         """Put a sequence, with its context in the cache, into the next row."""
         row, drawn = len(self.sequences), len(sequence.tokens)
-        rows, longest, stops = self._size
-        if row >= rows or sequence.limit > longest or len(sequence.stop_ids) > stops:
-            wanted = (max(rows, 2 * row), max(longest, sequence.limit))
-            self._allocate(*wanted, max(stops, len(sequence.stop_ids)))
+        rows, *widths = self._size
+        wanted = [sequence.limit, len(sequence.stop_ids), blocks_for(sequence.need)]
+        if row >= rows or any(w > there for w, there in zip(wanted, widths, strict=True)):
+            self._allocate(max(rows, 2 * row), *map(max, widths, wanted))
         sequence.row = row
+        self.changes += 1
         self.sequences.append(sequence)
         self.position[row] = len(sequence.request.prompt_ids) + drawn
         self.count[row] = drawn
@@ -79,9 +89,35 @@ class Rows:
         self.stops[row] = _NEVER
         self.stops[row, : len(sequence.stop_ids)] = sequence.stop_ids
         self.watched[row] = sequence.strings is not None
+        self.held[row] = len(sequence.blocks)
+        self.tables[row] = 0
+        self.tables[row, : len(sequence.blocks)] = sequence.blocks
         self.tokens[row, :drawn] = sequence.tokens
         self.logprobs[row, :drawn] = sequence.logprobs
         self.versions[row, :drawn] = sequence.versions
+
+    def add_block(self, row: int, block: int) -> None:
+        """Give a row room for more tokens."""
+        self.sequences[row].blocks.append(block)
+        self.tables[row, self.held[row]] = block
+        self.held[row] += 1
+
+    @property
+    def span(self) -> int:
+        """The highest number of a block in any row, plus one."""
+        return int(self.tables[: len(self.sequences)].max(initial=-1)) + 1
+
+    def renumber(self, numbers: Mapping[int, int]) -> None:
+        """Blocks have other numbers now."""
+        for row, sequence in enumerate(self.sequences):
+            sequence.blocks = [numbers.get(block, block) for block in sequence.blocks]
+            self.tables[row, : len(sequence.blocks)] = sequence.blocks
+
+    def full(self) -> list[Running]:
+        """Sequences whose next token has no room in their blocks."""
+        count = len(self.sequences)
+        where = np.flatnonzero(self.position[:count] >= self.held[:count] * BLOCK_TOKENS)
+        return [self.sequences[row] for row in where.tolist()]
 
     def record(
         self,
@@ -116,18 +152,24 @@ class Rows:
         sequence.versions = self.versions[row, :drawn].tolist()
         return sequence
 
-    def remove(self, row: int) -> int:
-        """Free a row by moving the last one into it; returns the row that moved (or ``row``)."""
+    def remove(self, row: int) -> None:
+        """Free a row by moving the last one into it."""
         last = len(self.sequences) - 1
+        self.changes += 1
         self.sequences[row].row = -1
-        self.sequences[row].hidden = None
         if row != last:
             for array in self._arrays():
                 array[row] = array[last]
             self.sequences[row] = self.sequences[last]
             self.sequences[row].row = row
         self.sequences.pop()
-        return last
+
+    def clear(self) -> None:
+        """Forget every sequence."""
+        for sequence in self.sequences:
+            sequence.row = -1
+        self.sequences.clear()
+        self.changes += 1
 
     def banned(self, span: slice) -> tuple[list[int], list[int]]:
         """Token ids and columns of end tokens that may not be drawn yet."""
@@ -142,6 +184,8 @@ class Rows:
     def _arrays(self) -> tuple[NDArray[Any], ...]:
         return (
             self.position,
+            self.held,
+            self.tables,
             self.count,
             self.limit,
             self.minimum,
@@ -154,10 +198,12 @@ class Rows:
             self.versions,
         )
 
-    def _allocate(self, rows: int, longest: int, stops: int) -> None:
+    def _allocate(self, rows: int, longest: int, stops: int, blocks: int) -> None:
         old = self._arrays() if self._size[0] else ()
-        self._size = (rows, longest, stops)
+        self._size = (rows, longest, stops, blocks)
         self.position = np.zeros(rows, np.int64)
+        self.held = np.zeros(rows, np.int64)
+        self.tables = np.zeros((rows, blocks), np.int64)
         self.count = np.zeros(rows, np.int64)
         self.limit = np.zeros(rows, np.int64)
         self.minimum = np.zeros(rows, np.int64)

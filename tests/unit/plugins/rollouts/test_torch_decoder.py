@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -15,6 +16,7 @@ from transformers import (
 
 from rlframe.errors import ModelError
 from rlframe_plugins.rollouts.torch.arch import Arch
+from rlframe_plugins.rollouts.torch.blocks import BLOCK_TOKENS, blocks_for
 from rlframe_plugins.rollouts.torch.cache import KVCache
 from rlframe_plugins.rollouts.torch.decoder import Decoder
 from rlframe_plugins.rollouts.torch.weights import Weights
@@ -81,17 +83,22 @@ def decoder_of(model):
 
 
 @torch.inference_mode()
-def logits_of(decoder, cache, sequences, start):
-    """Logits of each token from ``start[i] - 1`` on: one prefill, then decode, ragged rows."""
-    count, vocab = len(sequences), decoder.arch.hidden and decoder.weights.head.shape[0]
-    cache.reserve(count, max(map(len, sequences)), (0, 0), decoder.weights.embed)
+def logits_of(decoder, cache, sequences, start, exact=False):
+    """Logits of each token from ``start[i] - 1`` on: one prefill, then decode, ragged rows.
+
+    Row i has every ``count``-th block from the i-th on.
+    """
+    count, vocab = len(sequences), decoder.weights.head.shape[0]
+    most = blocks_for(max(map(len, sequences)))
+    cache.reserve(count * most, count * most, decoder.weights.embed)
+    tables = np.arange(count * most).reshape(most, count).T.copy()
     prompts = [s[:n] for s, n in zip(sequences, start, strict=True)]
-    hidden = decoder.prefill(prompts, cache, [[i] for i in range(count)])
+    hidden = decoder.prefill(prompts, [0] * count, tables.tolist(), cache)
     out = [decoder.logits(hidden)[:vocab].clone()]
-    positions = torch.tensor(start)
+    positions = np.array(start)
     for _ in range(min(len(s) - n for s, n in zip(sequences, start, strict=True))):
-        tokens = torch.tensor([s[p] for s, p in zip(sequences, positions.tolist(), strict=True)])
-        hidden = decoder.decode(tokens, positions, int(positions.max()) + 1, cache)
+        tokens = np.array([s[p] for s, p in zip(sequences, positions, strict=True)])
+        hidden = decoder.decode(tokens, positions, tables, cache, exact)
         out.append(decoder.logits(hidden)[:vocab].clone())
         positions = positions + 1
     return torch.stack(out).permute(2, 0, 1)
@@ -116,6 +123,42 @@ def test_equals_transformers(name, rows):
     got = logits_of(*decoder_of(model), sequences, lengths)
     for row, sequence, start in zip(got, sequences, lengths, strict=True):
         torch.testing.assert_close(row, expected(model, sequence, start, 6), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama-mqa", "qwen2"])
+@pytest.mark.parametrize("exact", [False, True])
+@torch.inference_mode()
+def test_rows_that_share_blocks_equal_transformers(name, exact):
+    """Three prompts begin alike, two of them for longer; the beginnings are prefilled once.
+
+    In company of a row that shares nothing, in blocks that lie anywhere.
+    """
+    model, extra = build(SHAPES[name]), 4
+    decoder, cache = decoder_of(model)
+    cache.reserve(40, 40, decoder.weights.embed)
+    one, two, three = BLOCK_TOKENS, 2 * BLOCK_TOKENS, 3 * BLOCK_TOKENS
+    base, other, tail, last = sequences_of([three, three, three, 7], extra)
+    texts = [base[: two + 5], base[:two] + other[:40], base[:one] + tail[:20], last]
+    starts, tables = [0, two, one, 0], [[9, 30, 2], [9, 30, 7, 8], [9, 11, 0, 0], [21]]
+    hidden = [
+        decoder.prefill([t[s:] for t, s in zip(part, begin, strict=True)], begin, table, cache)
+        for part, begin, table in (
+            (texts[:1], starts[:1], tables[:1]),
+            (texts[1:], starts[1:], tables[1:]),
+        )
+    ]
+    got = [decoder.logits(torch.cat(hidden, 1))[:90].clone()]
+    padded = np.array([(t * 4)[:4] for t in tables])
+    positions, more = np.array([len(t) for t in texts]), (other, base, last, tail)
+    for step in range(extra):
+        tokens = np.array([text[step] for text in more])
+        hidden = decoder.decode(tokens, positions, padded, cache, exact)
+        got.append(decoder.logits(hidden)[:90].clone())
+        positions = positions + 1
+    for row, text in enumerate(texts):
+        whole = text + more[row][:extra]
+        wanted = expected(model, whole, len(text), extra + 1)
+        torch.testing.assert_close(torch.stack(got)[:, :, row], wanted, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
