@@ -17,6 +17,7 @@ from rlframe.algorithm import RoleSpec
 from rlframe.asking import ask, ask_atoms, ask_mapping
 from rlframe.assemble_batch import join_entries
 from rlframe.batch import Batch
+from rlframe.engine_figures import EngineFigures
 from rlframe.entry import GroupEntry
 from rlframe.errors import RlframeError
 from rlframe.gathering import Gathering
@@ -61,6 +62,7 @@ class Orchestrator:
         self._read_before = 0
         self._specs = roles_of(self.config, self.algorithm)
         self._figures: dict[str, float] = {}
+        self._engines = EngineFigures()
         self._learned: Learned | None = None
         self._use = Utilisation(parts.roles["policy"], self.config.role("policy").model.path)
         self._profiles = StepProfiles(
@@ -217,6 +219,7 @@ class Orchestrator:
         self._announce_step()
         try:
             for metrics in scheduler.run(self):
+                self._figures |= self._engines.take(self.parts.rollout)
                 self.parts.recorder.step_done(self, self._finish_step(metrics))
                 self._announce_step()
         except Exception as error:

@@ -229,7 +229,17 @@ class RolloutEngine(ABC):
         """The reverse of :meth:`sleep`."""
 
     def stats(self) -> Mapping[str, float]:
-        """Counters since the start: requests, prompt_tokens, response_tokens, busy_s, ..."""
+        """Counters since the start: requests, prompt_tokens, response_tokens, busy_s, ...
+
+        They never fall; the figures of a step are what they grew by.
+        """
+        return {}
+
+    def gauges(self) -> Mapping[str, float]:
+        """How things stand now: running, waiting, kv_used_tokens, kv_total_tokens, ...
+
+        Sums over replicas mean something, differences over time do not.
+        """
         return {}
 
     def close(self) -> None:
