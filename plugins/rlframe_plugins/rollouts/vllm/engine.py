@@ -229,7 +229,7 @@ class VLLMRollout(RolloutEngine):
             if seen < self.config.tensor_parallel:
                 raise ConfigError(
                     f"rollout.tensor_parallel={self.config.tensor_parallel} needs as many GPUs in "
-                    f"one worker, which sees {seen}: use rollout.url with a server of your own"
+                    f"one worker, which sees {seen}: start a server and use --rollout vllm-server"
                 )
         arguments = engine_arguments(self.config, self.spec, dtype, self._positions)
         link = Link(torch.get_num_threads(), gpu=gpu)

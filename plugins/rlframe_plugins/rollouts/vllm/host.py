@@ -111,6 +111,6 @@ async def _main(peer: socket.socket) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _peer, _folder = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])
-    end_with(_peer, _folder)
-    _guard = guarded()
+    _guard = guarded(_folder)
+    end_with(_peer)
     asyncio.run(_main(_peer))

@@ -21,10 +21,13 @@ __all__ = ["end_with", "guarded"]
 _POLL_S = 0.5
 
 
-def guarded() -> subprocess.Popen[bytes]:
-    """A guard of this process's descendants; keep it, it acts when its standard input closes."""
+def guarded(folder: Path | None = None) -> subprocess.Popen[bytes]:
+    """A guard of this process's descendants; keep it, it acts when its standard input closes.
+
+    It removes ``folder`` too.
+    """
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, str(os.getpid())],
+        [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(folder or "")],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -32,8 +35,8 @@ def guarded() -> subprocess.Popen[bytes]:
     )
 
 
-def end_with(peer: socket.socket, folder: Path) -> None:
-    """Kill this process's group, and remove ``folder``, once the other side of a socket is gone.
+def end_with(peer: socket.socket) -> None:
+    """Kill this process's group once the other side of a socket is gone.
 
     From a thread, so that a busy event loop changes nothing.
     """
@@ -42,7 +45,6 @@ def end_with(peer: socket.socket, folder: Path) -> None:
         poll = select.poll()
         poll.register(peer, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
         poll.poll()
-        shutil.rmtree(folder, ignore_errors=True)
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, name="rlframe-mortal", daemon=True).start()
@@ -70,7 +72,7 @@ def _descendants(roots: set[int], known: dict[int, str]) -> dict[int, str]:
     return ours
 
 
-def _guard(process: int) -> None:
+def _guard(process: int, folder: str) -> None:
     known: dict[int, str] = {}
     while not select.select([0], [], [], _POLL_S)[0]:
         known = _descendants({process}, known)
@@ -81,7 +83,9 @@ def _guard(process: int) -> None:
             except ProcessLookupError:
                 continue
         select.select([], [], [], 0.05)
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    _guard(int(sys.argv[1]))
+    _guard(int(sys.argv[1]), sys.argv[2])

@@ -79,7 +79,8 @@ def test_the_host_ends_with_a_worker_that_is_killed():
         made.kill()
     assert select.select([host], [], [], 60)[0], "the host lives on"
     os.close(host)
-    assert not Path(folder).exists()
+    while Path(folder).exists():  # its guard removes it; the test's timeout bounds this
+        select.select([], [], [], 0.05)
 
 
 def test_the_environment_of_the_host(monkeypatch, tmp_path):
