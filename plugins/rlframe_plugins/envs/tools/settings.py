@@ -41,7 +41,7 @@ class Settings:
         longest = int(tokenizer.model_max_length)
         self.limit = config.max_tokens or (longest if longest < _UNKNOWN else 0)
         self.form = self.form_with(tools if config.describe else ())
-        self._told = isinstance(self.form, ChatForm)
+        self._told = True  # plain messages stand as they are, with nothing before them
         if self.tools and config.describe and isinstance(self.form, ChatForm):
             self._told = self.form.tells_of_tools([{"role": "user", "content": "Begin."}])
         self.tool_role = self._check_template(template)

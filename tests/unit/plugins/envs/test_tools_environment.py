@@ -311,6 +311,17 @@ def test_tools_are_told_by_the_template_or_a_system_message(tokenizer, tmp_path)
     assert '"guess"' in text
 
 
+def test_plain_messages_stand_as_they_are(tokenizer):
+    env = environment(users.Game, tokenizer, describe=True, template="plain")
+    policy = Policy(tokenizer, ["[guess(3)]", "."])
+    episode = play(env, policy)
+    env.close()
+    assert tokenizer.decode(policy.asked[0].prompt_ids) == "begin"
+    assert tokenizer.decode(episode.segments[0].response_ids) == (
+        "[guess(3)]<|im_end|>higher.<|im_end|>"
+    )
+
+
 def test_a_class_that_cannot_be_sent_or_described_is_told(tokenizer):
     class NoTypes:
         def look(self, x):
