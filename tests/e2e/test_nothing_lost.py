@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 import rlframe
 from rlframe.cli.main import main
+from rlframe.orchestrator import Orchestrator
 from tests.e2e.small import letters, make_model, make_questions, options
 
 
@@ -46,23 +47,29 @@ def test_a_reward_that_fails_in_the_middle_loses_no_step(small, tmp_path):
     assert all(torch.equal(t, expected[n]) for n, t in weights(done.run_dir, 4).items())
 
 
-def test_what_failed_inside_an_update_is_not_saved(small, tmp_path, monkeypatch):
-    """The weights may have changed: only snapshots of whole steps are named."""
-    given = options(tmp_path, *small, steps=4)
-    given["run"] |= {"save_every": 1}
-    publish = rlframe.orchestrator.Orchestrator.publish
+def fails_in(monkeypatch, method: str) -> None:
+    """In the third step."""
+    plain = getattr(Orchestrator, method)
 
-    def fails(self):
+    def fails(self, *arguments):
         if self.step == 2:
             raise RuntimeError("mine")
-        publish(self)
+        return plain(self, *arguments)
 
-    monkeypatch.setattr(rlframe.orchestrator.Orchestrator, "publish", fails)
+    monkeypatch.setattr(Orchestrator, method, fails)
+
+
+@pytest.mark.parametrize(("method", "last"), [("_update", 2), ("publish", 3)])
+def test_what_failed_inside_an_update_is_not_saved(method, last, small, tmp_path, monkeypatch):
+    """The weights may have changed: snapshots are of whole steps; what follows them loses none."""
+    given = options(tmp_path, *small, steps=4)
+    given["run"] |= {"save_every": 1}
+    fails_in(monkeypatch, method)
     with pytest.raises(RuntimeError, match="mine") as caught:
         rlframe.fit(**given)
-    assert ["step-000002" in note for note in caught.value.__notes__] == [True]
+    assert [f"step-{last:06d}" in note for note in caught.value.__notes__] == [True]
     kept = sorted(path.name for path in (tmp_path / "runs/run/snapshots").iterdir())
-    assert kept == ["step-000001", "step-000002"]
+    assert kept == [f"step-{last - 1:06d}", f"step-{last:06d}"]
 
 
 def test_a_run_that_fails_at_once_names_no_snapshot(small, tmp_path):
