@@ -20,6 +20,14 @@ ENVIRONMENTS = (
         summary="a plain class (file.py:Class) whose methods are tools, or an OpenAI program",
         adapts=True,
     ),
+    Component(
+        "environment",
+        "verifiers",
+        "rlframe_plugins.envs.verifiers:VerifiersEnvironment",
+        requires=("verifiers",),
+        extra="verifiers",
+        summary="tasksets of the verifiers package",
+    ),
 )
 TOOL_PARSERS = tuple(
     Component("tool-parser", name, f"rlframe_plugins.parsers.{target}", summary=summary)
