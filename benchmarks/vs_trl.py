@@ -215,4 +215,5 @@ def profile(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(__doc__ or "", measure, options, quick={"rounds": 1, "steps": 2})
+    quick = {"rounds": 1, "steps": 2, "models": ["llama-4m"]}
+    main(__doc__ or "", measure, options, quick=quick)
