@@ -85,6 +85,11 @@ class Fleet:
         """Why each is not there."""
         return "; ".join(f"{p.replica.name}: {p.why or 'no reason'}" for p in self.places)
 
+    def lose(self, replica: Replica, why: str) -> None:
+        """A replica is lost, whatever a check finds; it is welcomed before it is used again."""
+        place = next(one for one in self.places if one.replica is replica)
+        self._down(place, why)
+
     def lost(self, place: Place, why: str) -> None:
         """A request was lost there: it takes no more until a check finds it well."""
         if place.up:
@@ -121,11 +126,13 @@ class Fleet:
 
     async def _asked(self, place: Place) -> str:
         """Why a replica cannot serve, in its own words or ours."""
-        limit = 10 * self._options.check_s
+        limit, signs = 10 * self._options.check_s, place.replica.signs
         try:
             async with asyncio.timeout(limit):
                 return await place.replica.check()
         except TimeoutError:
+            if place.up and place.replica.signs != signs:
+                return ""
             return f"it does not answer within {limit:g} s"
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the reason
             return str(error) or type(error).__name__

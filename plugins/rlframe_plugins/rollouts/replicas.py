@@ -50,6 +50,8 @@ class Replica(ABC):
     name: str
     gone_for_good: bool = False
     """Whether it can never come back."""
+    signs: int = 0
+    """Signs of life so far, as tokens that came: one that is only busy may answer checks late."""
     on_back: Callable[[], None] = staticmethod(lambda: None)
     """For a replica that knows by itself when it is there again, from whatever thread."""
 

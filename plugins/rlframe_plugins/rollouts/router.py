@@ -90,6 +90,10 @@ class Router:
         for request_id in {one.request.request_id for one in self._open.values()}:
             self.abort(request_id)
 
+    def lose(self, replica: Replica, why: str) -> None:
+        """Take a replica to be lost, found otherwise; its requests go elsewhere."""
+        self._fleet.lose(replica, why)
+
     def stats(self) -> dict[str, float]:
         """Counters since the start, and what each replica has open now."""
         places = self._fleet.places
