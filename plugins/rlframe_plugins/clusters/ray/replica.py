@@ -165,6 +165,7 @@ class RayReplica(Replica):
             self._fail(dead)
 
     def _give(self, key: int, outcome: Completion | Exception) -> None:
+        self.signs += 1
         future = self._waiting.get(key)
         if future is not None:
             future.get_loop().call_soon_threadsafe(_settle, future, outcome)

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -21,6 +21,7 @@ from rlframe_plugins.rollouts.common import check_request, load_config
 from rlframe_plugins.rollouts.http.client import HttpOptions
 from rlframe_plugins.rollouts.http.connection import Address
 from rlframe_plugins.rollouts.http.server import Server
+from rlframe_plugins.rollouts.replicas import ReplicaLost
 from rlframe_plugins.rollouts.router import Router, RouterOptions
 
 if TYPE_CHECKING:
@@ -161,14 +162,24 @@ class HttpRollout(RolloutEngine):
         """Run on the loop of the connections, and wait for it."""
         return self._loop.run(work)
 
-    async def tell_all(self, method: str, path: str, body: Any = None) -> list[Any]:
-        """The same to every server; the first failure is raised when all have answered."""
-        asked = (server.ask(method, path, body) for server in self._servers)
+    async def tell_all(self, method: str, path: str, body: Any = None) -> None:
+        """The same to every server; see :meth:`each`."""
+        await self.each(lambda server: server.ask(method, path, body))
+
+    async def each(self, what: Callable[[Any], Awaitable[Any]]) -> None:
+        """Do something with every server at once.
+
+        One that cannot be reached is lost, until it is welcomed again; where all are, or where one
+        refuses, the first error is raised, when all have answered.
+        """
+        asked = (what(server) for server in self._servers)
         found = await asyncio.gather(*asked, return_exceptions=True)
-        failed = [one for one in found if isinstance(one, BaseException)]
-        if failed:
-            raise failed[0]
-        return list(found)
+        failed = [(s, e) for s, e in zip(self._servers, found, strict=True) if _is_error(e)]
+        refused = [error for _, error in failed if not isinstance(error, ReplicaLost)]
+        if refused or len(failed) == len(self._servers):
+            raise (refused or [error for _, error in failed])[0]
+        for server, error in failed:
+            self._router.lose(server, str(error))
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -197,3 +208,7 @@ class HttpRollout(RolloutEngine):
     async def _close(self) -> None:
         for server in self._servers:
             server.close()
+
+
+def _is_error(found: Any) -> bool:
+    return isinstance(found, BaseException)

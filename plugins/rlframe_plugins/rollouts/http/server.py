@@ -64,12 +64,13 @@ class Server(Replica):
             )
             return seen.completion(reading.result() if reading.done() else "abort")
         finally:
-            for task in (reading, stopping):
-                task.cancel()
-            await asyncio.gather(reading, stopping, return_exceptions=True)
+            # Before anything is awaited: this may be cancelled a second time.
             stops.discard(stop)
             if not stops:
                 self._stops.pop(request.request_id, None)
+            for task in (reading, stopping):
+                task.cancel()
+            await asyncio.gather(reading, stopping, return_exceptions=True)
 
     def abort(self, request_id: str) -> None:
         """See :class:`Replica`."""
@@ -88,6 +89,7 @@ class Server(Replica):
     async def _read(self, request: Request, seen: Seen) -> FinishReason:
         async with contextlib.aclosing(self.parts(request)) as parts:
             async for part in parts:
+                self.signs += 1
                 seen.add(part.token_ids, part.logprobs, part.versions)
                 if part.finish is not None:
                     return self._reason(part.finish)

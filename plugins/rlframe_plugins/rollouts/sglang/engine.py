@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +15,8 @@ from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.requests import Request
 from rlframe_plugins.rollouts.http.client import HttpOptions
 from rlframe_plugins.rollouts.http.engine import HttpConfig, HttpRollout
+from rlframe_plugins.rollouts.http.server import Part
+from rlframe_plugins.rollouts.replicas import ReplicaLost
 from rlframe_plugins.rollouts.sglang.protocol import SGLangServer
 from rlframe_plugins.rollouts.sglang.weights import save_model
 
@@ -56,41 +58,45 @@ class SGLangRollout(HttpRollout):
         return _Trained(self, url, options, self.config.limit_s, self.config.idle_s)
 
     def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        """Give every server these weights; all serve them, or RolloutError."""
-        self._update = {
-            "model_path": str(self._save(tensors)),
-            "weight_version": str(version),
-            "flush_cache": True,
-            "abort_all_requests": False,
-        }
-        self.do(self._update_all())
+        """Give every server these weights; one that cannot be reached gets them when it is back.
+
+        Of several workers with the same servers the first one does it.
+        """
+        if self._leads:
+            self._update = {
+                "model_path": str(self._save(tensors)),
+                "weight_version": str(version),
+                "flush_cache": True,
+                "abort_all_requests": False,
+            }
+            self.do(self.each(self._update_one))
         self._version = version
 
     def pause(self, mode: Literal["keep", "abort"] = "keep") -> None:
         """See :class:`RolloutEngine`; what is kept goes back to the queue, without its cache."""
         super().pause(mode)
         self._paused = True
-        self.do(self.tell_all("POST", "/pause_generation", {"mode": "retract"}))
+        self._lead("/pause_generation", {"mode": "retract"})
 
     def resume(self) -> None:
         """See :class:`RolloutEngine`."""
         self._paused = False
-        self.do(self.tell_all("POST", "/continue_generation", {}))
+        self._lead("/continue_generation", {})
 
     def sleep(self, level: int = 1) -> None:
         """See :class:`RolloutEngine`; servers need ``--enable-memory-saver``."""
         super().pause("abort")
         self._asleep = True
         self._tags = ["kv_cache"] if level == 1 else ["kv_cache", "weights"]
-        self.do(self.tell_all("POST", "/flush_cache"))
-        self.do(self.tell_all("POST", "/release_memory_occupation", {"tags": self._tags}))
+        self._lead("/flush_cache")
+        self._lead("/release_memory_occupation", {"tags": self._tags})
         if level >= 2:
             self._version = -1
 
     def wake(self) -> None:
         """See :class:`RolloutEngine`."""
         if self._asleep:
-            self.do(self.tell_all("POST", "/resume_memory_occupation", {"tags": self._tags}))
+            self._lead("/resume_memory_occupation", {"tags": self._tags})
         self._asleep = False
 
     def close(self) -> None:
@@ -100,6 +106,15 @@ class SGLangRollout(HttpRollout):
             shutil.rmtree(self._folder, ignore_errors=True)
 
     # --- inside -------------------------------------------------------------------------------
+
+    @property
+    def _leads(self) -> bool:
+        """Whether this worker is the one that commands the servers."""
+        return self.rank.rank == 0
+
+    def _lead(self, path: str, body: Any = None) -> None:
+        if self._leads:
+            self.do(self.tell_all("POST", path, body))
 
     def _check(self, request: Request) -> None:
         if self._version < 0 and not self._asleep:
@@ -112,15 +127,6 @@ class SGLangRollout(HttpRollout):
             self._folder = Path(given or tempfile.mkdtemp(prefix="rlframe-sglang-"))
         return save_model(self._folder, self.spec.path, tensors)
 
-    async def _update_all(self) -> None:
-        """New weights for all, between two tokens of what runs."""
-        found = await asyncio.gather(
-            *(self._update_one(server) for server in self._servers), return_exceptions=True
-        )
-        failed = [one for one in found if isinstance(one, BaseException)]
-        if failed:
-            raise failed[0]
-
     async def _update_one(self, server: SGLangServer) -> None:
         path = "/update_weights_from_disk"
         await server.ask("POST", "/pause_generation", {"mode": "retract"})
@@ -132,22 +138,39 @@ class SGLangRollout(HttpRollout):
             if not self._paused:
                 await server.ask("POST", "/continue_generation", {})
 
+    def lose(self, server: SGLangServer, why: str) -> None:
+        """Use a server no more until it was brought up."""
+        self._router.lose(server, why)
+
     async def bring_up(self, server: SGLangServer) -> None:
-        """Give a server that was away what it missed."""
-        if self._version >= 0 and await server.version() != str(self._version):
+        """Give a server that was away what it missed. Raises ReplicaLost where nobody here can."""
+        found = await server.version()
+        if self._version >= 0 and found != str(self._version):
+            if not self._update:
+                raise ReplicaLost(f"{server.name} serves weights '{found}', not {self._version}")
             await self._update_one(server)
         if self._paused:
             await server.ask("POST", "/pause_generation", {"mode": "retract"})
 
 
 class _Trained(SGLangServer):
-    """A server whose weights are the run's."""
+    """A server whose weights are the run's: no token of others is taken."""
 
     def __init__(
         self, home: SGLangRollout, url: str, options: HttpOptions, limit_s: float, idle_s: float
     ) -> None:
         super().__init__(url, options, limit_s, idle_s)
         self._home = home
+
+    async def parts(self, request: Request) -> AsyncGenerator[Part, None]:
+        """See :class:`Server`."""
+        async with contextlib.aclosing(super().parts(request)) as parts:
+            async for part in parts:
+                if -1 in part.versions:
+                    why = f"{self.name} serves other weights than this run's: was it restarted?"
+                    self._home.lose(self, why)
+                    raise ReplicaLost(why)
+                yield part
 
     async def welcome(self) -> None:
         """See :class:`Replica`: it may have been started again with other weights."""

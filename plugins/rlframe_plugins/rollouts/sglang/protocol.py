@@ -6,6 +6,7 @@ A server that a run uses needs ``--enable-memory-saver`` for sleep. Streams are 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -67,11 +68,10 @@ class SGLangServer(Server):
 
     def __init__(self, url: str, options: HttpOptions, limit_s: float, idle_s: float) -> None:
         super().__init__(url, options, limit_s, idle_s)
-        self.wanted = ""
-        """The weight version that it must serve; empty: any."""
+        self._forgetting: set[asyncio.Task[None]] = set()
 
     async def check(self) -> str:
-        """See :class:`Replica`: whether it answers, and with the weights of this run."""
+        """See :class:`Replica`: whether it answers."""
         await self.ask("GET", "/model_info")
         return ""
 
@@ -97,7 +97,10 @@ class SGLangServer(Server):
                         return
         finally:
             if not finished:
-                await self._forget(rid)
+                # Not waited for: whoever gave the request up has no time for a server that hangs.
+                task = asyncio.ensure_future(self._forget(rid))
+                self._forgetting.add(task)
+                task.add_done_callback(self._forgetting.discard)
 
     async def _forget(self, rid: str) -> None:
         """End a request there; a server that is gone has ended it."""

@@ -22,6 +22,7 @@ class SimReplica(Replica):
     def __init__(self, name: str, token_s: float = 1.0, streams: bool = True) -> None:
         self.name, self.token_s, self.streams = name, token_s, streams
         self.alive, self.hangs, self.deaths, self.welcomed = True, False, 0, 0
+        self.busy = False
         self.running: dict[str, asyncio.Event] = {}
         self.asked: list[Request] = []
         self._death: asyncio.Future[None] | None = None
@@ -58,6 +59,7 @@ class SimReplica(Replica):
                 raise ReplicaLost(f"{self.name} died")
             if ended.is_set() or (late is not None and late <= until):
                 return mine.completion("abort")
+            self.signs += 1
             mine.add([token], [-1.0], [0])
             if self.streams:
                 seen.add([token], [-1.0], [0])
@@ -68,7 +70,7 @@ class SimReplica(Replica):
             self.running[request_id].set()
 
     async def check(self) -> str:
-        if self.hangs:
+        if self.hangs or self.busy:
             await asyncio.sleep(10_000)
         return "" if self.alive else f"{self.name} is dead"
 

@@ -79,6 +79,16 @@ def test_one_that_hangs_fails_its_checks_and_loses_its_requests() -> None:
     assert not replicas[0].running
 
 
+def test_one_that_is_only_busy_keeps_its_requests() -> None:
+    """Its checks are late, but its tokens come."""
+    replicas, router = made(2, check_s=0.5)
+    replicas[0].busy = True
+    request = ask(tokens=40)
+    whole(request, run_in_virtual_time(router.generate(request)))
+    assert len(replicas[0].asked) == 1
+    assert router.stats()["deaths"] == 0
+
+
 def test_a_lost_request_of_a_replica_that_is_well_is_all_that_is_lost() -> None:
     """One broken connection: the others of that replica go on, and so does the replica."""
     replicas, router = made(1)

@@ -1,50 +1,24 @@
-"""The rollout sglang over real HTTP: the kit, several servers, deaths, weights, what it refuses."""
+"""The rollout sglang over real HTTP: the kit, several servers, weights, what it refuses."""
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from rlframe.config import ModelConfig
+import rlframe
 from rlframe.errors import ConfigError, EngineError, ModelError, RolloutError
-from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
-from rlframe.requests import Completion, Request, Sampling
-from rlframe.testing.fake_sglang import FakeSGLang
-from rlframe.testing.models import tiny_model
+from rlframe.interfaces.rollout import RolloutEngine
+from rlframe.requests import Request
 from rlframe.testing.rollout_kit import PROMPTS, SAMPLINGS, RolloutKit
 from rlframe.testing.rollout_reference import RolloutReference
-from rlframe.testing.tokenizers import char_tokenizer
-from rlframe_plugins.rollouts.common import load_tokenizer
 from rlframe_plugins.rollouts.sglang.engine import SGLangRollout
-from rlframe_plugins.rollouts.torch.engine import TorchRollout
-
-LONG = Sampling(max_new_tokens=40, min_new_tokens=40)
-_SERVERS: list[FakeSGLang] = []
-
-
-def serve(path: Path, **options: Any) -> FakeSGLang:
-    """A server with the model in ``path`` and the weights that lie there."""
-    spec = RolloutSpec(str(path), ModelConfig(path=str(path)))
-    engine = TorchRollout(TorchRollout.Config(), spec)
-    engine.load(0, RolloutReference(path).tensors())
-    tokenizer = load_tokenizer(spec)
-    server = FakeSGLang(engine, tokenizer.decode, **options)
-    _SERVERS.append(server)
-    return server
-
-
-@pytest.fixture(autouse=True)
-def _ended() -> Iterator[None]:
-    yield
-    while _SERVERS:
-        server = _SERVERS.pop()
-        server.close()
-        server.engine.close()
+from tests.e2e.small import make_questions, options
+from tests.unit.plugins.rollouts.sglang_rig import agrees, ended, made, path, run, serve
 
 
 class OverHttp(RolloutKit):
@@ -61,29 +35,6 @@ class OverHttp(RolloutKit):
 
 class TestSGLang(OverHttp):
     __test__ = True
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return char_tokenizer(tiny_model(tmp_path / "model"))
-
-
-def made(path: Path, *servers: FakeSGLang, **options: Any) -> SGLangRollout:
-    given = {"check_s": 0.05, "retries": 0, "url": tuple(one.url for one in servers), **options}
-    spec = RolloutSpec(str(path), ModelConfig(path=str(path)))
-    return SGLangRollout(SGLangRollout.Config(**given), spec)
-
-
-def run(engine: RolloutEngine, *requests: Request) -> list[Completion]:
-    async def go() -> list[Completion]:
-        return await asyncio.gather(*[engine.generate(request) for request in requests])
-
-    return asyncio.run(go())
-
-
-def agrees(reference: RolloutReference, request: Request, got: Completion) -> None:
-    expected = reference.logprobs(request.prompt_ids, got, request.sampling).tolist()
-    assert list(got.logprobs) == pytest.approx(expected, abs=1e-4)
 
 
 def test_streams_of_new_tokens_only_are_read_too(path: Path) -> None:
@@ -119,58 +70,24 @@ def test_every_server_gets_the_weights_and_groups_stay_whole(path: Path) -> None
     assert not Path(servers[0].model_path).exists()
 
 
-def test_a_server_that_dies_loses_no_request(path: Path) -> None:
-    """What it had goes on elsewhere from its tokens, under the same weights."""
-    reference = RolloutReference(path)
-    servers = [serve(path), serve(path)]
-    engine = made(path, *servers)
-    engine.load(1, reference.tensors())
-    requests = [Request(PROMPTS[1], LONG, group_id=n, request_id=str(n)) for n in range(8)]
-
-    async def go() -> list[Completion]:
-        tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
-        while sum(len(job.ids) for job in servers[0]._jobs.values()) < 12:
-            await asyncio.sleep(0.001)
-        servers[0].die()
-        return await asyncio.gather(*tasks)
-
-    for request, got in zip(requests, asyncio.run(go()), strict=True):
-        assert len(got.token_ids) == 40
-        agrees(reference, request, got)
-    stats = engine.stats()
-    assert stats["router/retries"] == 4
-    assert stats["router/deaths"] == 1
-    assert stats["requests"] == 8
-    rest = [body for _, p, body in servers[1].asked if p == "/generate"]
-    assert sum(len(body["input_ids"]) > 3 for body in rest) >= 1, "from the tokens that are known"
-    engine.close()
-
-
-def test_a_server_that_comes_back_gets_the_weights_before_requests(path: Path) -> None:
-    """Under the same address, with the weights that it was started with."""
-    reference = RolloutReference(path)
-    servers = [serve(path), serve(path)]
-    engine = made(path, *servers)
-    reference.change(seed=1)
-    engine.load(1, reference.tensors())
-    servers[0].die()
-    asked = [Request(PROMPTS[1], LONG, group_id=n) for n in range(4)]
-    assert all(len(got.token_ids) == 40 for got in run(engine, *asked))
-    servers[0].engine.load(9, RolloutReference(path).tensors())
-    servers[0].weight_version = "default"
-    servers[0].rise()
-
-    async def until_back() -> None:
-        while engine.stats()["router/replicas_up"] < 2:
-            await asyncio.gather(engine.generate(Request(PROMPTS[0], SAMPLINGS[0])))
-
-    asyncio.run(asyncio.wait_for(until_back(), 60))
-    assert servers[0].weight_version == "1"
-    again = [Request(PROMPTS[1], SAMPLINGS[0], group_id=100 + n) for n in range(6)]
-    for request, got in zip(again, run(engine, *again), strict=True):
-        agrees(reference, request, got)
-    assert any(p == "/generate" for _, p, _ in servers[0].asked[-8:])
-    engine.close()
+def test_a_run_trains_with_it(path: Path, tmp_path: Path) -> None:
+    """Weights of every step reach the server; what it draws is learned from."""
+    server = serve(path)
+    questions = make_questions(tmp_path / "q.jsonl")
+    given = options(tmp_path, path, questions, steps=3)
+    folder = tmp_path / "weights"
+    given["rollout"] = {"name": "sglang", "url": [server.url], "directory": str(folder)}
+    given["rollout"]["max_new_tokens"] = 4
+    given["optim"] = {"lr": 0.01}
+    done = rlframe.fit(**given)
+    assert done.summary["steps"] == 3
+    assert server.weight_version == "3"
+    learned = load_file(Path(server.model_path) / "model.safetensors")
+    base = RolloutReference(path).tensors()
+    assert set(learned) == set(base)
+    changed = [name for name, tensor in learned.items() if not torch.equal(tensor, base[name])]
+    assert "model.embed_tokens.weight" in changed
+    assert Path(server.model_path).parent == folder, "a folder that is given is kept"
 
 
 def test_weights_that_a_server_cannot_read_are_an_error_and_it_goes_on(path: Path) -> None:
@@ -236,3 +153,6 @@ def test_a_model_that_is_not_there_is_told(path: Path) -> None:
     with pytest.raises(ModelError, match="no model config"):
         run(engine, Request(PROMPTS[1], SAMPLINGS[0]))
     engine.close()
+
+
+__all__ = ["ended", "path"]
