@@ -111,7 +111,7 @@ class Recorder:
         # A callback may have ended the run: what it ended with is saved too.
         if run.done or (options.save_every and run.step % options.save_every == 0):
             self.save(run)
-        run.parts.timeline.fetch()
+        self._fetch_timeline(run)
         self._kept = None if run.done else _before_collecting(run)
 
     def step_learned(self, run: Orchestrator, metrics: dict[str, float]) -> None:
@@ -252,9 +252,14 @@ class Recorder:
     def _close(self, run: Orchestrator, status: str, error: BaseException | None) -> None:
         summary = self._progress(run) | {"status": status}
         write_summary(self.run_dir, summary)
-        run.parts.timeline.fetch(last=True)
+        self._fetch_timeline(run, last=True)
         self._hooks.rlframe_fit_end(run=run, error=error)
         self._logger.close()
+
+    def _fetch_timeline(self, run: Orchestrator, *, last: bool = False) -> None:
+        note = run.parts.timeline.fetch(last=last)
+        if note:
+            self.message(note)
 
     def _dump(self, step: int, groups: Sequence[GroupEntry]) -> None:
         folder = self.run_dir / "rollouts"

@@ -8,6 +8,7 @@ is taken for the way, and the estimate of the fastest answer holds.
 from __future__ import annotations
 
 import json
+import math
 import socket
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -106,10 +107,11 @@ class TimelineFile:
         if process.host == self._host:
             return 0.0
         way = got - asked
+        ahead = process.now - (asked + got) / 2
         best = self._clocks.get(process.host)
-        if best is None or way < best[0]:
-            self._clocks[process.host] = (way, process.now - (asked + got) / 2)
-        return self._clocks[process.host][1]
+        if not math.isnan(ahead) and (best is None or way < best[0]):
+            self._clocks[process.host] = best = (way, ahead)
+        return best[1] if best is not None else 0.0
 
     def _line(self, span: Span, rank: int, offset: float) -> dict[str, Any]:
         pool = self._pool_of.get(span.role, CONTROLLER if span.role == CONTROLLER else COLLECTORS)

@@ -49,11 +49,19 @@ class Timeline:
         if self._file is not None:
             self._file.mark(step, version)
 
-    def fetch(self, *, last: bool = False) -> None:
-        """Write what was done since; ``last``: also where it was asked a moment ago."""
+    def fetch(self, *, last: bool = False) -> str:
+        """Write what was done since; ``last``: also where it was asked a moment ago.
+
+        A line for people where that cannot be written any more: a run does not end for it.
+        """
         if self._file is None or (now() - self._asked < _EVERY_S and not last):
-            return
+            return ""
         self._asked = asked = now()
-        self._file.write([self.log.take(), *self._processes()], asked)
-        if last:
-            self._file.close()
+        try:
+            self._file.write([self.log.take(), *self._processes()], asked)
+            if last:
+                self._file.close()
+        except OSError as error:
+            self._file = None
+            return f"the timeline ends here, it cannot be written: {error}"
+        return ""

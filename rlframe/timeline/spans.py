@@ -43,7 +43,8 @@ class Span(NamedTuple):
 class ProcessSpans:
     """What one process did since it was asked before.
 
-    ``now`` is its clock when it answered, ``lost`` counts spans that were dropped for room.
+    ``now`` is its clock when it answered (NaN: to an earlier question), ``lost`` counts spans that
+    were dropped for room.
     """
 
     host: str

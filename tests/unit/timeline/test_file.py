@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+from pathlib import Path
 
 import pytest
 
 from rlframe.errors import SnapshotError
-from rlframe.timeline import ProcessSpans, Span, TimelineFile, now, read_timeline
+from rlframe.timeline import ProcessSpans, Span, Timeline, TimelineFile, now, read_timeline
 
 
 def process(*spans: Span, host: str | None = None, rank: int = 0, ahead: float = 0.0):
@@ -104,3 +106,24 @@ def test_every_line_is_json(tmp_path):
     file.close()
     for line in (tmp_path / "timeline.jsonl").read_text().splitlines():
         assert isinstance(json.loads(line), dict)
+
+
+def test_an_answer_to_an_earlier_question_says_nothing_of_the_clock(tmp_path):
+    file = TimelineFile(tmp_path, POOLS, 10**6)
+    at = now()
+    one = process(span(start=at, end=at + 1), host="other", ahead=500.0)
+    file.write([one], now())
+    file.write([ProcessSpans("other", 0, 1, math.nan, one.spans)], now())
+    file.close()
+    starts = [one.start for one in read_timeline(tmp_path)]
+    assert starts == pytest.approx([at] * 2, abs=0.05)
+
+
+def test_a_full_disk_ends_the_timeline_and_not_the_run():
+    class Full(TimelineFile):
+        def write(self, processes, asked):
+            raise OSError(28, "No space left on device")
+
+    timeline = Timeline(Full(Path("nowhere"), POOLS, 10**6))
+    assert "No space left" in timeline.fetch(last=True)
+    assert timeline.fetch(last=True) == ""

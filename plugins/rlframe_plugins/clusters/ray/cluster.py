@@ -83,6 +83,7 @@ class RayCluster(Cluster):
         super().__init__(config or RayCluster.Config())
         self._session: Session | None = None
         self._crews: Any = None
+        self._spans: Any = None
 
     @property
     def collectors(self) -> int:
@@ -154,9 +155,13 @@ class RayCluster(Cluster):
 
     def spans(self) -> list[ProcessSpans]:
         """See :class:`Cluster`."""
-        from rlframe_plugins.clusters.ray.looking import spans_of
+        from rlframe_plugins.clusters.ray.looking import Spans
 
-        return spans_of(self._crews.crews) if self._crews is not None else []
+        if self._crews is None:
+            return []
+        self._spans = self._spans or Spans()
+        found: list[ProcessSpans] = self._spans.of(self._crews.crews)
+        return found
 
     def close(self) -> None:
         """See :class:`Cluster`."""

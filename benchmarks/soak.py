@@ -1,0 +1,236 @@
+"""A run on Ray whose processes are killed at random (kill -9), beside runs that are left alone.
+
+Trainers, rollout replicas, the environments' process and the driver are killed while the minutes
+last; the driver is started again with ``--resume auto``, the others by the run itself. Then it must
+have its steps, have learned from every prompt once, have reached the reward of the runs that were
+left alone, have taken no more memory with time, and have left nothing running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, main, need, target
+
+PARTS = ROOT / "benchmarks" / "sides" / "soak_parts.py"
+KINDS = ("trainer", "replica", "environment", "driver")
+PROMPTS = 8
+WAIT_S = 60.0
+"""Time for processes to end after the run."""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--minutes", type=float, default=30.0, help="time in which is killed")
+    parser.add_argument("--every", type=float, default=20.0, help="mean seconds between kills")
+    parser.add_argument("--steps", type=int, default=0, help="steps; 0: from the time of a step")
+    parser.add_argument("--references", type=int, default=3, help="runs without faults")
+    parser.add_argument("--seed", type=int, default=0, help="seed of what is killed when")
+
+
+def fit_of(folder: Path, name: str, steps: int, seed: int) -> dict[str, Any]:
+    return {
+        "steps": steps,
+        "seed": seed,
+        "model": {"engine": f"{PARTS}:Trainer"},
+        "rollout": {"name": f"{PARTS}:Replica", "pool": "samples"},
+        "env": f"{PARTS}:Place",
+        "strategy": "fsdp",
+        "algo": {"name": "grpo", "samples_per_prompt": 4},
+        "data": {"prompts_per_step": PROMPTS},
+        "optim": {"lr": 1e-3},
+        "pools": {"train": {"devices": 2}, "samples": {"devices": 2}},
+        "checkpoint": "transport",
+        "scheduler": {"name": "async", "staleness": 1},
+        "cluster": {"name": "ray", "worker_output": False, "logical_cpus": 4},
+        "logger": ["jsonl"],
+        "run": {
+            "dir": str(folder),
+            "name": name,
+            "save_every": 1,
+            "max_restarts": 100_000,
+            "restart_wait_s": 0.2,
+            "dump_rollouts": True,
+        },
+    }
+
+
+class Soak:
+    """One run, its driver started as often as it ends. ``folder`` holds the run and who is who."""
+
+    def __init__(self, folder: Path, fit: dict[str, Any]) -> None:
+        self.folder, self.fit = folder, fit
+        self.who = folder / f"who-{fit['run']['name']}"
+        self.who.mkdir(parents=True)
+        self.run_dir = folder / fit["run"]["name"]
+        self.kills: Counter[str] = Counter()
+        self.drivers = 0
+        self.memory: list[tuple[int, float]] = []
+        """Process and resident memory of the driver, GB, as time goes on."""
+
+    def play(self, minutes: float, every_s: float, source: random.Random) -> float:
+        """Run to the end, killing while the minutes last; seconds that it took."""
+        began = time.monotonic()
+        next_kill = began + every_s
+        with (self.folder / f"{self.fit['run']['name']}.log").open("ab") as log:
+            process = self._start(log)
+            while True:
+                code = process.poll()
+                if code == 0:
+                    return time.monotonic() - began
+                if code is not None:
+                    if code != -signal.SIGKILL:
+                        raise SystemExit(f"the driver ended with {code}; see {log.name}")
+                    process = self._start(log)
+                now = time.monotonic()
+                if now >= next_kill and now - began < minutes * 60:
+                    self._kill(source)
+                    next_kill = now + source.expovariate(1 / every_s)
+                self._weigh(process.pid)
+                time.sleep(0.5)
+
+    def _start(self, log: Any) -> subprocess.Popen[bytes]:
+        self.drivers += 1
+        side = str(ROOT / "benchmarks" / "sides" / "soak_run.py")
+        env = {**os.environ, "SOAK_FOLDER": str(self.who), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, side, json.dumps(self.fit)]
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
+
+    def _kill(self, source: random.Random) -> None:
+        """End one living process of a random kind."""
+        living = {kind: self._living(kind) for kind in KINDS}
+        kinds = [kind for kind, pids in living.items() if pids]
+        if not kinds or not list(self.run_dir.glob("snapshots/step-*")):
+            return
+        kind = source.choice(kinds)
+        try:
+            os.kill(source.choice(living[kind]), signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        self.kills[kind] += 1
+
+    def _living(self, kind: str) -> list[int]:
+        pids = sorted(int(one.name.rpartition("-")[2]) for one in self.who.glob(f"{kind}-*"))
+        return [pid for pid in pids if _is_ours(pid, self.who)]
+
+    def _weigh(self, pid: int) -> None:
+        try:
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        except (OSError, IndexError):
+            return
+        self.memory.append((pid, pages * os.sysconf("SC_PAGE_SIZE") / 2**30))
+
+    def left(self) -> list[int]:
+        """Processes of the run that are still there, after some time to end."""
+        end = time.monotonic() + WAIT_S
+        while (found := _marked(self.who)) and time.monotonic() < end:
+            time.sleep(0.5)
+        return found
+
+    def growth(self) -> float:
+        """Driver's memory at the end beside that after half of the life that lasted longest."""
+        lives: dict[int, list[float]] = {}
+        for pid, size in self.memory:
+            lives.setdefault(pid, []).append(size)
+        longest = max(lives.values(), key=len)
+        half = max(longest[: len(longest) // 2], default=longest[-1])
+        return max(longest) / half
+
+    def learned(self) -> list[list[int]]:
+        """Ids of the groups of each step."""
+        steps = []
+        for file in sorted((self.run_dir / "rollouts").glob("step-*.jsonl")):
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+            steps.append(sorted({line["group_id"] for line in lines}))
+        return steps
+
+    def summary(self) -> dict[str, Any]:
+        """What the run says of itself."""
+        found: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
+        return found
+
+
+def _is_ours(pid: int, who: Path) -> bool:
+    try:
+        return f"SOAK_FOLDER={who}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+
+
+def _marked(who: Path) -> list[int]:
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if _is_ours(pid, who)]
+
+
+def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    need("ray", extras="ray")
+    with tempfile.TemporaryDirectory() as name:
+        return soak(arguments, Path(name))
+
+
+def soak(
+    arguments: argparse.Namespace, folder: Path
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The runs without faults, the one with them, and what must hold."""
+    source = random.Random(arguments.seed)
+    steps = arguments.steps or _steps(folder, arguments)
+    rewards = []
+    for number in range(arguments.references):
+        alone = Soak(folder, fit_of(folder, f"alone-{number}", steps, number))
+        alone.play(0, 1.0, source)
+        rewards.append(alone.summary()["val_after"])
+    run = Soak(folder, fit_of(folder, "soak", steps, arguments.references))
+    seconds = run.play(arguments.minutes, arguments.every, source)
+    left, summary, learned = run.left(), run.summary(), run.learned()
+    counts = Counter(group for step in learned for group in step)
+    spread = 2 * statistics.stdev(rewards) if len(rewards) > 1 else 0.1
+    lowest = min(rewards) - max(spread, 0.05)
+    right = sum(len(step) == PROMPTS for step in learned)
+    results = {
+        "seconds": seconds,
+        "kills": dict(run.kills),
+        "drivers": run.drivers,
+        "restarts": len(summary["restarts"]),
+        "replicas": len(summary.get("replicas", [])),
+        "reward": summary["val_after"],
+        "reward_before": summary["val_before"],
+        "reward_alone": rewards,
+        "memory_gb": max(size for _, size in run.memory),
+        "left": left,
+    }
+    return results, [
+        target("steps, of those asked for", summary["steps"] / steps, 1.0),
+        target("steps with every prompt that they should have", right / steps, 1.0),
+        target("times that a prompt was learned from, most", max(counts.values()), 1, below=True),
+        target("prompts learned from, of those drawn", len(counts) / (max(counts) + 1), 1.0),
+        target("reward, beside the least of runs alone less their spread",
+               summary["val_after"] - lowest, 0.0),
+        target("driver's memory at the end beside half-way", run.growth(), 1.15, below=True),
+        target("processes left", len(left), 0, below=True),
+        target("processes killed", sum(run.kills.values()), 1),
+    ]  # fmt: skip
+
+
+def _steps(folder: Path, arguments: argparse.Namespace) -> int:
+    """Steps that would fill half of the minutes without faults."""
+    trial = Soak(folder, fit_of(folder, "trial", 4, 0))
+    trial.play(0, 1.0, random.Random(0))
+    lines = (trial.run_dir / "metrics.jsonl").read_text().splitlines()
+    times = [json.loads(line).get("timing_s/step") for line in lines]
+    return max(6, int(arguments.minutes * 30 / statistics.median(t for t in times if t)))
+
+
+if __name__ == "__main__":
+    quick = {"minutes": 1.0, "every": 10.0, "references": 1, "steps": 6}
+    main(__doc__ or "", measure, options, quick=quick)
