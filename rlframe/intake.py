@@ -207,7 +207,7 @@ class Intake:
         self._figures["collect/late_episodes"] += found.late_episodes
         if found.fault:
             self._fault = f". The last fault: {found.fault}"
-            self._tell(f"left out, by reward.on_error=skip: {found.fault}")
+            self._tell(f"left out and counted: {found.fault}")
         for group, reason in found.failed.items():
             self._tell(f"prompt {group} left out: {reason}")
 
