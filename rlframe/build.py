@@ -78,7 +78,7 @@ def build(config: Config, host: PluginHost, run_dir: Path, place: Place | None =
     place = place or find_place(config, algorithm)
     with ExitStack() as undo:
         undo.callback(place.cluster.close)
-        built = _build(config, host, run_dir, algorithm, place)
+        built = _build(place.config, host, run_dir, algorithm, place)
         undo.pop_all()
     return built
 

@@ -40,6 +40,7 @@ class Partner:
         with ExitStack() as ends:
             place = find_place(config, algorithm)
             ends.callback(place.cluster.close)
+            config = place.config
             path = resolve_model(config.model.path)
             self._tokenizer = load_tokenizer(path)
             sampling = run_sampling(config, path, self._tokenizer)

@@ -124,6 +124,7 @@ def evaluate(
     with ExitStack() as ends:
         place = find_place(config, algorithm)
         ends.callback(place.cluster.close)
+        config = place.config
         path = resolve_model(config.model.path)
         tokenizer = load_tokenizer(path)
         sampling = _sampling(run_sampling(config, path, tokenizer), options)

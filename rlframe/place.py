@@ -17,11 +17,15 @@ __all__ = ["Place", "find_place"]
 
 @dataclass(frozen=True)
 class Place:
-    """A cluster, which whoever found it closes, what there is on it, and which role goes where."""
+    """A cluster, which whoever found it closes, what there is on it, and which role goes where.
+
+    ``config`` is what the run goes on with: a mapper may have chosen parallel sizes.
+    """
 
     cluster: Cluster
     info: ClusterInfo
     placement: Placement
+    config: Config
 
 
 def find_place(config: Config, algorithm: Algorithm) -> Place:
@@ -39,10 +43,11 @@ def find_place(config: Config, algorithm: Algorithm) -> Place:
         cluster.await_pools(config.pools)
         info = cluster.info()
         mapper = config.mapper.load()(config.mapper.config)
-        placement: Placement = mapper.place(names, config, info)
+        settled: tuple[Placement, Config] = mapper.settle(names, config, info)
+        placement, config = settled
         check_beside(roles, placement.pool_of)
         cluster.check(placement)
     except BaseException:
         cluster.close()
         raise
-    return Place(cluster, info, placement)
+    return Place(cluster, info, placement, config)

@@ -179,3 +179,12 @@ class Mapper(ABC):
     @abstractmethod
     def place(self, roles: Sequence[str], config: Config, cluster: ClusterInfo) -> Placement:
         """Place every role. Raises ``ConfigError`` with what was asked and what there is."""
+
+    def settle(
+        self, roles: Sequence[str], config: Config, cluster: ClusterInfo
+    ) -> tuple[Placement, Config]:
+        """Place every role, and the config that the run goes on with.
+
+        It is the one given, unless a mapper also chooses options such as parallel sizes.
+        """
+        return self.place(roles, config, cluster), config

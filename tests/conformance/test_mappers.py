@@ -66,6 +66,7 @@ class TestAutoPinned(MapperKit):
         "mapper.name": "auto",
         "strategy.name": "fsdp",
         "pools": {"train": {"devices": 2}},
+        "roles": {"reference": {"strategy": {"name": "fsdp", "tp": 2}}},
         "mapper.pin": [
             "policy=train:dp2,pp1,tp1",
             "reference=train:dp1,pp1,tp2",

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlframe_plugins.mappers.catalogue import Hardware
     from rlframe_plugins.mappers.dataflow import Unit
     from rlframe_plugins.mappers.planner import Planned
     from rlframe_plugins.mappers.wellknown import Dataflow
     from rlframe_plugins.mappers.workload import Workload
+    from rlframe_plugins.mappers.written import Asked
 
 __all__ = ["add_map_command"]
 
@@ -35,6 +37,7 @@ def add_map_command(subcommands: Any) -> None:
     add("--minibatch-prompts", type=int, default=0, help="prompts an optimiser step; 0: all")
     add("--epochs", type=int, default=1, help="passes over a batch")
     add("--strategy", default="any", help="strategies to choose from, joined by commas, or any")
+    add("--rollout", default="auto", help="torch, vllm, or any; auto: vllm on GPUs")
     add("--scheduler", default="sync", help="sync, one-step-off or async")
     add("--staleness", type=int, default=1, help="steps that an async scheduler runs ahead")
     add("--together", action="append", default=[], metavar="A+B", help="units that share devices")
@@ -65,12 +68,14 @@ def run_map(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace, planned: Planned) -> int:
-    from rlframe_plugins.mappers.report import plan_yaml, planned_dict, planned_text
+    from rlframe_plugins.mappers.report import planned_dict, planned_text
 
     if arguments.json:
         print(json.dumps(planned_dict(planned), indent=1))
     elif arguments.yaml:
-        sys.stdout.write(plan_yaml(planned.plans[0], arguments.algo))
+        from rlframe_plugins.mappers.written import plan_yaml
+
+        sys.stdout.write(plan_yaml(planned.plans[0], _asked(arguments, planned)))
     elif arguments.html:
         from rlframe_plugins.mappers.picture import page
 
@@ -84,11 +89,36 @@ def _show(arguments: argparse.Namespace, planned: Planned) -> int:
     return 0
 
 
+def _asked(arguments: argparse.Namespace, planned: Planned) -> Asked:
+    """What the written config says besides the plan."""
+    from rlframe_plugins.mappers.written import Asked, algo_options, model_folders
+
+    given = {"": arguments.model, **dict(t.split("=", 1) for t in arguments.role_model)}
+    if arguments.critic_model:
+        heads = (u for u in planned.spaces if u.unit.shape.head == "scalar")
+        given = {u.unit.name: arguments.critic_model for u in heads} | given
+    return Asked(
+        algo=arguments.algo,
+        rollout=_engine(arguments, planned.hardware),
+        scheduler=arguments.scheduler,
+        models=model_folders(given),
+        algo_options=algo_options(arguments.algo, planned.workload),
+    )
+
+
+def _engine(arguments: argparse.Namespace, hardware: Hardware) -> str:
+    """The rollout engine that a plan is for; any is written as vLLM."""
+    if arguments.rollout not in ("auto", "any"):
+        return str(arguments.rollout)
+    return "torch" if hardware.name.startswith("cpu") else "vllm"
+
+
 def _search(arguments: argparse.Namespace) -> Planned:
     from rlframe.errors import ConfigError
     from rlframe_plugins.mappers.catalogue import load_catalogue, parse_hardware
     from rlframe_plugins.mappers.explain import shortage
     from rlframe_plugins.mappers.planner import make_plans
+    from rlframe_plugins.mappers.runs import measured_together
     from rlframe_plugins.mappers.space import Wishes
 
     for name in ("model", "hardware"):
@@ -103,7 +133,10 @@ def _search(arguments: argparse.Namespace) -> Planned:
     units = _units(arguments, flow, work)
     wishes = Wishes(
         staleness=None if arguments.scheduler == "sync" else arguments.staleness,
-        together=tuple(_group(text, units) for text in arguments.together),
+        together=(
+            *(_group(text, units) for text in arguments.together),
+            *measured_together(flow.roles),
+        ),
     )
     planned = make_plans(units, hardware, work, wishes, arguments.plans)
     if not planned.plans:
@@ -160,7 +193,7 @@ def _workload(arguments: argparse.Namespace, flow: Dataflow) -> Workload:
 
 def _units(arguments: argparse.Namespace, flow: Dataflow, work: Workload) -> tuple[Unit, ...]:
     from rlframe.errors import ConfigError, unknown_name
-    from rlframe_plugins.mappers.dataflow import Unit, units_of
+    from rlframe_plugins.mappers.dataflow import ROLLOUT, Fixed, Unit, units_of
     from rlframe_plugins.mappers.grid import SCHEMES_OF
     from rlframe_plugins.mappers.models import load_model
 
@@ -178,4 +211,10 @@ def _units(arguments: argparse.Namespace, flow: Dataflow, work: Workload) -> tup
     for strategy in chosen:
         if strategy not in SCHEMES_OF:
             raise ConfigError(unknown_name("strategy", strategy, SCHEMES_OF))
-    return units_of(flow.roles, models, work, strategies={name: tuple(chosen) for name in names})
+    known = ("auto", "any", "torch", "vllm")
+    if arguments.rollout not in known:
+        raise ConfigError(f"--rollout: {unknown_name('rollout', arguments.rollout, known)}")
+    free = arguments.rollout == "any"
+    strategies = {name: tuple(chosen) for name in names}
+    fixed = {} if free else {ROLLOUT: Fixed(stages=1)}
+    return units_of(flow.roles, models, work, strategies=strategies, fixed=fixed)

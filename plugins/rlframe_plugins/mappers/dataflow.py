@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlframe import RoleSpec
 from rlframe_plugins.mappers.models import ModelShape
 from rlframe_plugins.mappers.stages import STAGES
 from rlframe_plugins.mappers.workload import Workload
 
-__all__ = ["ROLLOUT", "STAGES", "Unit", "units_of"]
+__all__ = ["ROLLOUT", "STAGES", "Fixed", "Unit", "units_of"]
 
 ROLLOUT = "rollout"
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What a config already says of a unit; 0, None or empty leaves it to the search."""
+
+    schemes: tuple[str, ...] = ()
+    """How states may be sharded, names of ``SCHEMES``."""
+    tensor: int = 0
+    """Ranks that share the rows of a mini-batch, without pipeline stages."""
+    stages: int = 0
+    """Pipeline stages."""
+    copies: int = 0
+    """Replicas of the weights that FSDP shards (HSDP)."""
+    recompute: str = ""
+    """A name of ``RECOMPUTE``."""
+    offload: bool | None = None
+    """Whether states stay in host memory."""
+    held: int = 0
+    """Most sequences that a rollout replica runs at once."""
 
 
 @dataclass(frozen=True)
@@ -27,16 +47,15 @@ class Unit:
     epochs: int = 1
     minibatch_rows: int = 0
     micro_tokens: int = 0
-    """Most tokens of a micro-batch; 0 is free."""
+    """Tokens that a micro-batch is filled up to; 0 is free."""
     strategies: tuple[str, ...] = ("fsdp", "deepspeed", "megatron")
-    whole: bool = False
-    """Whether each device of a rollout holds the whole model (engines inside the workers)."""
+    fixed: Fixed = Fixed()
 
     @property
     def twin(self) -> tuple[object, ...]:
         """Units with equal twins cost the same everywhere, so that they may be swapped."""
-        fixed = (self.generates, self.infers, self.trained, self.epochs, self.minibatch_rows)
-        return (self.shape, self.micro_tokens, self.strategies, self.whole, *fixed)
+        work = (self.generates, self.infers, self.trained, self.epochs, self.minibatch_rows)
+        return (self.shape, self.micro_tokens, self.strategies, self.fixed, *work)
 
 
 def units_of(
@@ -47,18 +66,18 @@ def units_of(
     rollout: bool = True,
     strategies: Mapping[str, tuple[str, ...]] | None = None,
     micro_tokens: int = 0,
-    whole: bool = False,
+    fixed: Mapping[str, Fixed] | None = None,
 ) -> tuple[Unit, ...]:
     """Units of ``Algorithm.roles()``; the policy is the first one.
 
     ``models`` gives each role's shape, that of the policy where a role has none; ``strategies``
-    gives the strategies that a role may use; ``whole``: the rollout engine does not split a model.
+    gives the strategies that a role may use, ``fixed`` what is said of it or of the rollout.
     """
+    said = fixed or {}
     units = [_unit(role, models, workload, strategies or {}, micro_tokens) for role in roles]
     if rollout:
-        shape = units[0].shape
-        units.append(Unit(ROLLOUT, shape, generates=True, strategies=("rollout",), whole=whole))
-    return tuple(units)
+        units.append(Unit(ROLLOUT, units[0].shape, generates=True, strategies=("rollout",)))
+    return tuple(replace(u, fixed=said[u.name]) if u.name in said else u for u in units)
 
 
 def _unit(

@@ -107,8 +107,8 @@ class Shortage:
 def shortage(planned: Planned, catalogue: Catalogue) -> Shortage:
     """What is missing where nothing fits.
 
-    All on one pool with every role offloaded between its turns is what needs least, so the unit
-    with the largest least need decides.
+    What a unit needs is least where nothing else stays on its devices, so the one with the largest
+    least need decides.
     """
     needs = [_least_need(choices) for choices in planned.problem.choices]
     unit = int(np.argmax(needs))

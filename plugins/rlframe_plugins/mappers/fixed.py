@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rlframe.config import Config
 from rlframe.errors import ConfigError, unknown_name
 from rlframe.interfaces.cluster import ClusterInfo, Mapper, Placement, ResourcePool
 from rlframe.protocol import Mesh
 
-__all__ = ["FixedMapper"]
+__all__ = ["FixedMapper", "check_fit", "meshes"]
 
 
 class FixedMapper(Mapper):
@@ -19,23 +19,32 @@ class FixedMapper(Mapper):
         """See :class:`Mapper`."""
         pools = {n: ResourcePool(n, p.nodes, p.devices) for n, p in config.pools.items()}
         pool_of: dict[str, str] = {}
-        mesh_of: dict[str, Mesh] = {}
         for role in roles:
             pool = config.rollout.config.pool if role == "rollout" else config.role(role).pool
             if pool not in pools:
                 raise ConfigError(f"role '{role}': {unknown_name('pool', pool, pools)}")
             pool_of[role] = pool
-        for role, pool in pool_of.items():
-            if role != "rollout":
-                mesh_of[role] = strategy_mesh(config, role, pools[pool].size)
-        if "rollout" in pool_of:
-            pool = pool_of["rollout"]
-            trained = mesh_of.get("policy") if pool_of.get("policy") == pool else None
-            engine, options = config.rollout.load(), config.rollout.config
-            mesh_of["rollout"] = engine.mesh_of(options, pools[pool].size, trained)
+        mesh_of = meshes(config, pools, pool_of)
         used = {name: pool for name, pool in pools.items() if name in pool_of.values()}
-        _check_fit(used, cluster)
+        check_fit(used, cluster)
         return Placement(used, pool_of, mesh_of)
+
+
+def meshes(
+    config: Config, pools: Mapping[str, ResourcePool], pool_of: Mapping[str, str]
+) -> dict[str, Mesh]:
+    """What every role's strategy, and the rollout engine, makes of its pool."""
+    mesh_of = {
+        role: strategy_mesh(config, role, pools[pool].size)
+        for role, pool in pool_of.items()
+        if role != "rollout"
+    }
+    if "rollout" in pool_of:
+        pool = pool_of["rollout"]
+        trained = mesh_of.get("policy") if pool_of.get("policy") == pool else None
+        engine, options = config.rollout.load(), config.rollout.config
+        mesh_of["rollout"] = engine.mesh_of(options, pools[pool].size, trained)
+    return mesh_of
 
 
 def strategy_mesh(config: Config, role: str, ranks: int) -> Mesh:
@@ -48,7 +57,8 @@ def strategy_mesh(config: Config, role: str, ranks: int) -> Mesh:
     return mesh
 
 
-def _check_fit(pools: dict[str, ResourcePool], cluster: ClusterInfo) -> None:
+def check_fit(pools: Mapping[str, ResourcePool], cluster: ClusterInfo) -> None:
+    """Raise ConfigError where pools ask for more devices than there are."""
     asked = sum(pool.size for pool in pools.values())
     there = cluster.size
     widest = max(pool.devices for pool in pools.values())

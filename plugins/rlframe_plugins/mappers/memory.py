@@ -71,8 +71,13 @@ def gathered(shape: ModelShape, grid: Grid, hardware: Hardware) -> Floats:
     """Whole weights that a device holds for a moment because its own are cut over ``d``."""
     layer = shape.layer_parameters / shape.layers * hardware.constants.gathered_layers
     most = max(layer, shape.embedding_parameters, shape.head_parameters)
-    is_cut = (grid.scheme == SCHEMES.index("fsdp")) & (grid.d > 1)
-    return np.where(is_cut, hardware.weight_bytes * most, 0.0)
+    is_cut = (grid.scheme == SCHEMES.index("fsdp")) & (grid.d > grid.copies)
+    return np.where(is_cut | (grid.offload == 1), hardware.weight_bytes * most / grid.t, 0.0)
+
+
+def _on_device(parts: dict[str, Floats], grid: Grid) -> dict[str, Floats]:
+    """States without those that are kept in host memory."""
+    return {name: np.where(grid.offload == 1, 0.0, value) for name, value in parts.items()}
 
 
 def layer_elements(shape: ModelShape) -> float:
@@ -117,13 +122,13 @@ def training_memory(
     """Parts of a trained role, ``resident`` (between its turns) and ``working`` (added in them)."""
     tokens = grid.micro * sequence
     width = hardware.weight_bytes
-    parts = states(shape, grid, width)
+    parts = _on_device(states(shape, grid, width), grid)
     parts["activations"] = activations(shape, grid, tokens, attended, width)
     parts["logits"] = _logits(shape, grid, hardware, tokens)
     parts["gathered"] = gathered(shape, grid, hardware)
     keeps_gradients = grid.scheme == SCHEMES.index("megatron")
     stays = parts["weights"] + parts["optimizer"] + np.where(keeps_gradients, parts["gradients"], 0)
-    return _split(parts, np.where(grid.offload == 1, 0.0, stays))
+    return _split(parts, stays)
 
 
 def inference_memory(
@@ -133,12 +138,12 @@ def inference_memory(
     tokens = grid.micro * sequence
     width = hardware.weight_bytes
     parts = {
-        "weights": states(shape, grid, width)["weights"],
+        **_on_device({"weights": states(shape, grid, width)["weights"]}, grid),
         "activations": tokens * layer_elements(shape) * width / grid.t,
         "logits": _logits(shape, grid, hardware, tokens),
         "gathered": gathered(shape, grid, hardware),
     }
-    return _split(parts, np.where(grid.offload == 1, 0.0, parts["weights"]))
+    return _split(parts, parts["weights"])
 
 
 def kv_bytes(shape: ModelShape, t: Floats, p: Floats, width: int) -> Floats:

@@ -49,6 +49,8 @@ class ModelShape:
     expert_intermediate: int = 0
     shared_intermediate: int = 0
     head: Head = "lm"
+    family: str = ""
+    """``model_type``; empty where nothing depends on it."""
 
     def with_head(self, head: Head) -> ModelShape:
         """The same body under another head."""
@@ -162,6 +164,7 @@ def _shape(config: Mapping[str, Any], kind: str, name: str) -> ModelShape:
         out_bias=kind in ("llama", "qwen3", "qwen3_moe") and bool(config.get("attention_bias")),
         mlp_bias=bool(config.get("mlp_bias")),
         qk_norm=kind in ("qwen3", "qwen3_moe"),
+        family=kind,
     )
     return _with_experts(dense, config, kind) if kind in _SPARSE else dense
 

@@ -50,12 +50,15 @@ class UnitPlan:
 
     @property
     def strategy(self) -> str:
-        """Name of the strategy that shards like this; weights that ZeRO 1 and 2 do not cut, too."""
+        """Name of the strategy that shards like this; whole weights of a frozen role: ddp."""
         if self.unit.generates:
             return "rollout"
+        if self.way.copies > 1:
+            return "fsdp"
         scheme = SCHEMES[self.way.scheme]
         able = [name for name in self.unit.strategies if scheme in SCHEMES_OF[name]]
-        return able[0] if able else "deepspeed"
+        other = "deepspeed" if self.unit.strategies == ("deepspeed",) else "ddp"
+        return able[0] if able else other
 
 
 @dataclass(frozen=True)

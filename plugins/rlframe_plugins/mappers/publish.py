@@ -13,7 +13,7 @@ __all__ = ["receive_seconds", "same_layout", "send_seconds", "transition_seconds
 
 def _cut(grid: Grid) -> Floats:
     """1 where weights are cut over data-parallel ranks."""
-    return np.where((grid.scheme == SCHEMES.index("fsdp")) & (grid.d > 1), 1.0, 0.0)
+    return np.where((grid.scheme == SCHEMES.index("fsdp")) & (grid.d > grid.copies), 1.0, 0.0)
 
 
 def same_layout(source: Grid, target: Grid) -> Floats:
@@ -38,19 +38,21 @@ def transition_seconds(shape: ModelShape, source: Grid, target: Grid, hardware: 
     """Training layout to generation layout on one pool, entry by entry of the two grids.
 
     Each device lacks M (1/(tg pg) - 1/shards) bytes (the zero-redundancy grouping of HybridFlow,
-    table 2); where tg does not divide t or pg not p, nothing is kept and it gets M/(tg pg).
+    table 2). Infinite where tg does not divide t or pg not p, which no engine runs on the same
+    devices, unless training has neither: then its shards are dealt inside those of generation.
     """
     c = hardware.constants
     whole = float(shape.parameters * hardware.weight_bytes)
     replica, shards = target.t * target.p, source.shards("fsdp")
     nested = (source.t % target.t == 0) & (source.p % target.p == 0)
-    kept = np.where(nested | (_cut(source) == 1), np.minimum(1 / shards, 1 / replica), 0.0)
-    lacks = whole * (1 / replica - kept)
+    able = nested | (source.t * source.p == 1)
+    lacks = whole * (1 / replica - np.minimum(1 / shards, 1 / replica))
     need, has = _node_shares(source, target, hardware.devices)
     outside = whole * np.maximum(need - has, 0.0) / hardware.node_rate
     hop = np.where(outside > 0, c.network_latency_s, c.link_latency_s)
     seconds = np.maximum(lacks / hardware.link_rate, outside) + hop
-    return np.where(same_layout(source, target) == 1, 0.0, seconds) * c.scale_publish
+    seconds = np.where(same_layout(source, target) == 1, 0.0, seconds) * c.scale_publish
+    return np.where(able, seconds, np.inf)
 
 
 def send_seconds(shape: ModelShape, source: Grid, hardware: Hardware) -> Floats:

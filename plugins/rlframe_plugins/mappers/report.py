@@ -1,15 +1,15 @@
-"""Plans as text, as JSON values, and as the YAML that ``rlframe fit --config`` takes."""
+"""Plans as text, and as JSON values."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rlframe_plugins.mappers.dataflow import ROLLOUT, STAGES
+from rlframe_plugins.mappers.dataflow import STAGES
 from rlframe_plugins.mappers.explain import binding, memory_price, why_it_loses
 from rlframe_plugins.mappers.grid import RECOMPUTE, SCHEMES
 from rlframe_plugins.mappers.planner import Plan, Planned, UnitPlan
 
-__all__ = ["plan_dict", "plan_text", "planned_dict", "planned_text", "plan_yaml", "summary"]
+__all__ = ["plan_dict", "plan_text", "planned_dict", "planned_text", "summary"]
 
 _GB = 1e9
 
@@ -28,10 +28,12 @@ def _way_text(unit: UnitPlan) -> str:
     text += f" {unit.strategy}"
     if unit.strategy == "deepspeed":
         text += f" ({SCHEMES[way.scheme].replace('fsdp', 'zero3')})"
+    if way.copies > 1:
+        text += f" ({way.copies} replicas)"
     text += f", micro-batch {way.micro}"
     if unit.unit.trained:
         text += f", recompute {RECOMPUTE[way.recompute]}"
-    return text + (", offloaded between turns" if way.offload else "")
+    return text + (", states in host memory" if way.offload else "")
 
 
 def _memory_text(unit: UnitPlan) -> str:
@@ -141,31 +143,3 @@ def planned_dict(planned: Planned) -> dict[str, Any]:
         "memory_price": memory_price(planned),
         "plans": plans,
     }
-
-
-def _role_options(unit: UnitPlan, plan: Plan) -> dict[str, Any]:
-    tokens = max(int(unit.way.micro * plan.workload.sequence), 1)
-    return {
-        "pool": unit.pool,
-        "strategy": {"name": unit.strategy},
-        "model": {"gradient_checkpointing": RECOMPUTE[unit.way.recompute] == "full"},
-        "optim": {"tokens_per_microbatch": tokens},
-    }
-
-
-def plan_yaml(plan: Plan, algo: str = "") -> str:
-    """A config for ``rlframe fit --config``: pools, roles, and the placement itself, pinned."""
-    import yaml
-
-    roles = {u.name: _role_options(u, plan) for u in plan.units if u.name != ROLLOUT}
-    config: dict[str, Any] = {"algo": {"name": algo}} if algo else {}
-    config["pools"] = {
-        p.pool.name: {"nodes": p.pool.nodes, "devices": p.pool.devices} for p in plan.pools
-    }
-    config["roles"] = roles
-    if any(u.name == ROLLOUT for u in plan.units):
-        config["rollout"] = {"pool": plan.unit(ROLLOUT).pool}
-    pins = [f"{u.name}={u.pool}:dp{u.way.d},pp{u.way.p},tp{u.way.t}" for u in plan.units]
-    config["mapper"] = {"name": "auto", "pin": pins}
-    head = f"# {plan.seconds:.2f} s a step: {summary(plan)}\n"
-    return head + yaml.safe_dump(config, sort_keys=False, default_flow_style=None, width=96)

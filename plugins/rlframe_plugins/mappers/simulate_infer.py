@@ -35,10 +35,16 @@ def pipelined(micro: Cost, count: Floats, grid: Grid) -> Cost:
 
 
 def gather_weights(unit: Unit, grid: Grid, hardware: Hardware) -> Floats:
-    """Seconds to gather all weights once where they are cut over data-parallel ranks."""
-    whole = np.full(len(grid), float(unit.shape.parameters * hardware.weight_bytes))
+    """Seconds to gather all weights once where they are cut over data-parallel ranks.
+
+    A rank's own part comes from the host first where it is kept there.
+    """
+    whole = unit.shape.parameters * hardware.weight_bytes / grid.t
     cut = grid.scheme == SCHEMES.index("fsdp")
-    return np.where(cut, all_gather(hardware, whole, grid.d, grid.t * grid.p), 0.0)
+    share = grid.d / grid.copies
+    spread = np.where(cut, all_gather(hardware, whole, share, grid.t * grid.p), 0.0)
+    own = states(unit.shape, grid, hardware.weight_bytes)["weights"]
+    return spread + np.where(grid.offload == 1, to_host(hardware, own), 0.0)
 
 
 def hide(cost: Cost, communication: Floats) -> Cost:
@@ -54,14 +60,13 @@ def row_traffic(grid: Grid, hardware: Hardware, work: Workload) -> Floats:
 
 
 def simulate_infer(unit: Unit, grid: Grid, hardware: Hardware, work: Workload) -> Cost:
-    """Score every row of a step; offloaded weights come from the host first."""
+    """Score every row of a step."""
     c = hardware.constants
     count = np.ceil(np.ceil(work.rows / grid.d) / grid.micro)
     micro = hide(forward(unit, grid, hardware, work), gather_weights(unit, grid, hardware))
     hidden = grid.micro * work.sequence * unit.shape.hidden * hardware.weight_bytes
     hop = np.where(grid.p > 1, point_to_point(hardware, hidden, grid.t, grid.p), 0.0)
     cost = pipelined(micro.add(link=hop), count, grid)
-    weights = states(unit.shape, grid, hardware.weight_bytes)["weights"]
-    fetched = np.where(grid.offload == 1, to_host(hardware, weights), 0.0)
-    link = fetched + row_traffic(grid, hardware, work)
-    return cost.add(link=link, fixed=c.call_s + c.stage_s).times(c.scale_prepare)
+    return cost.add(link=row_traffic(grid, hardware, work), fixed=c.call_s + c.stage_s).times(
+        c.scale_prepare
+    )

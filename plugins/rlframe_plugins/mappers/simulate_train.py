@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from rlframe_plugins.mappers.catalogue import Hardware
-from rlframe_plugins.mappers.collectives import all_gather, point_to_point, to_host
+from rlframe_plugins.mappers.collectives import all_gather, all_reduce, point_to_point, to_host
 from rlframe_plugins.mappers.dataflow import Unit
 from rlframe_plugins.mappers.grid import RECOMPUTE, SCHEMES, Floats, Grid
 from rlframe_plugins.mappers.layers import Cost
-from rlframe_plugins.mappers.memory import states
 from rlframe_plugins.mappers.simulate_infer import (
     forward,
     gather_weights,
@@ -53,15 +52,24 @@ def _gradient_bytes(unit: Unit, grid: Grid) -> Floats:
 
 
 def _cut_gradients(unit: Unit, grid: Grid, hardware: Hardware) -> Floats:
-    """Seconds of reducing gradients after each micro-batch, where they are kept cut."""
+    """Seconds of reducing gradients after each micro-batch, where they are kept cut.
+
+    Replicas of what is cut add theirs up as well; the sum goes to the host where it is kept there.
+    """
     cut = np.isin(grid.scheme, [SCHEMES.index("fsdp"), SCHEMES.index("zero2")])
-    stride = grid.t * grid.p
-    seconds = all_gather(hardware, _gradient_bytes(unit, grid), grid.d, stride)
-    return np.where(cut, seconds, 0.0)
+    stride, share = grid.t * grid.p, grid.d / grid.copies
+    whole = _gradient_bytes(unit, grid)
+    seconds = all_gather(hardware, whole, share, stride)
+    seconds = seconds + all_reduce(hardware, whole / share, grid.copies, stride * share)
+    away = np.where(grid.offload == 1, to_host(hardware, whole / share), 0.0)
+    return np.where(cut, seconds + away, 0.0)
 
 
 def _step(unit: Unit, grid: Grid, hardware: Hardware) -> Cost:
-    """After the last micro-batch: reduce gradients, step the optimiser, spread new weights."""
+    """After the last micro-batch: reduce gradients, step the optimiser, spread new weights.
+
+    An optimiser in host memory steps there, taken to be as slow as the host's link.
+    """
     c, stride = hardware.constants, grid.t * grid.p
     width, shape = hardware.weight_bytes, unit.shape
     whole = [SCHEMES.index(s) for s in ("ddp", "zero1", "megatron")]
@@ -75,13 +83,15 @@ def _step(unit: Unit, grid: Grid, hardware: Hardware) -> Cost:
         0.0,
     )
     own = shape.parameters / grid.shards("zero1", "zero2", "fsdp", "megatron")
-    memory = own * c.optimizer_traffic / hardware.memory_rate
+    here = grid.offload == 0
+    memory = np.where(here, own * c.optimizer_traffic / hardware.memory_rate, 0.0)
+    host = np.where(here, 0.0, to_host(hardware, own * c.optimizer_traffic))
     zero = np.zeros(len(grid))
-    return Cost(zero, memory, gradients + spread, zero + c.optimizer_step_s, zero)
+    return Cost(zero, memory, gradients + spread + host, zero + c.optimizer_step_s, zero)
 
 
 def simulate_train(unit: Unit, grid: Grid, hardware: Hardware, work: Workload) -> Cost:
-    """All epochs and mini-batches of a step; offloaded states come and go once."""
+    """All epochs and mini-batches of a step."""
     c = hardware.constants
     count = np.ceil(np.ceil(unit.minibatch_rows / grid.d) / grid.micro)
     update = pipelined(_micro(unit, grid, hardware, work), count, grid) + _step(
@@ -89,8 +99,6 @@ def simulate_train(unit: Unit, grid: Grid, hardware: Hardware, work: Workload) -
     )
     updates = -(-work.rows // unit.minibatch_rows) * unit.epochs
     cost = update.times(float(updates))
-    parts = states(unit.shape, grid, hardware.weight_bytes)
-    moved = 2 * (parts["weights"] + parts["optimizer"])
-    link = np.where(grid.offload == 1, to_host(hardware, moved), 0.0)
-    link = link + row_traffic(grid, hardware, work)
-    return cost.add(link=link, fixed=c.call_s + c.stage_s).times(c.scale_learn)
+    return cost.add(link=row_traffic(grid, hardware, work), fixed=c.call_s + c.stage_s).times(
+        c.scale_learn
+    )

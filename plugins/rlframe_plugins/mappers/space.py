@@ -80,6 +80,7 @@ class Space:
             cost = self.costs[stage].seconds if stage in self.costs else np.zeros(len(grid))
             stages.append(cost)
         code = ((grid.t * 4096 + grid.p) * 8 + grid.scheme) * 2 + grid.offload
+        code = code * 2**20 + grid.copies
         return Choices(
             grains=grid.grains.astype(np.int64),
             seconds=np.column_stack([*stages, publish]),

@@ -25,7 +25,7 @@ def test_text_yaml_and_html(capsys, tmp_path):
     assert main([*PPO, "--response-tokens", "lognormal:mean=400,sigma=1,max=2048"]) == 0
     assert "s a step" in capsys.readouterr().out
     assert main([*PPO, "--yaml"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out)["mapper"]["name"] == "auto"
+    assert yaml.safe_load(capsys.readouterr().out)["mapper"]["name"] == "fixed"
     page = tmp_path / "plan.html"
     assert main([*PPO, "--html", str(page)]) == 0
     assert page.read_text().startswith("<!doctype html>")
@@ -67,7 +67,7 @@ def test_models_by_role(capsys):
         (["--strategy", "fsdq"], "Did you mean 'fsdp'"),
         (["--together", "policy+critc"], "Did you mean 'critic'"),
         (["--role-model", "x=llama-2-7b"], "unknown role 'x'"),
-        (["--model", "llama-2-70b"], "no plan fits: 'policy' needs"),
+        (["--model", "llama-2-70b", "--strategy", "megatron"], "no plan fits: 'policy' needs"),
         (["--prompts", "0"], "at least 1"),
         (["--devices", "/no/such/file"], "/no/such/file"),
         (["--minibatch-prompts", "1000"], "multiple"),
