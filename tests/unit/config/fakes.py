@@ -17,7 +17,7 @@ from rlframe.host.host import PluginHost
 from rlframe.interfaces.checkpoint import CheckpointEngine, Resharder
 from rlframe.interfaces.cluster import Cluster, Mapper, Placement, ResourcePool
 from rlframe.interfaces.data import Dataset, Environment, Reward
-from rlframe.interfaces.loop import Callback, Logger, Scheduler
+from rlframe.interfaces.loop import Callback, Logger, Scheduler, Tail
 from rlframe.interfaces.model import ModelEngine
 from rlframe.interfaces.rollout import RolloutEngine
 from rlframe.interfaces.strategy import Strategy
@@ -177,6 +177,10 @@ class Fixed(Mapper):
         return Placement(pools, dict.fromkeys(roles, "train"), {})
 
 
+class Wait(Tail):
+    """Every response is waited for."""
+
+
 class Note(Callback):
     """A callback."""
 
@@ -188,6 +192,7 @@ rollout: {name: torch, page: 32, max_new_tokens: 24}
 reward: exact
 env: single-turn
 scheduler: sync
+tail: wait
 cluster: inline
 transfer: inline
 checkpoint: hybrid
@@ -210,6 +215,7 @@ COMPONENTS = (
     ("environment", "single-turn", "Env"),
     ("model", "causal-lm", "Model"),
     ("scheduler", "sync", "Sync"),
+    ("tail", "wait", "Wait"),
     ("cluster", "inline", "Inline"),
     ("transfer", "inline", "Moves"),
     ("checkpoint", "hybrid", "Hybrid"),
