@@ -11,6 +11,9 @@ from rlframe.timeline.file import CONTROLLER, Written
 
 __all__ = ["PoolUse", "Report", "busy_s", "critical_path", "report", "use_of_pools"]
 
+_PLAY = "play"
+"""Stage of a collector in which episodes go on."""
+
 
 @dataclass(frozen=True)
 class PoolUse:
@@ -58,9 +61,11 @@ def critical_path(spans: Sequence[Written]) -> list[Written]:
     """The spans that took longest together, each begun when the one before had ended.
 
     No order of this work that keeps what followed what could be done sooner than their sum: to make
-    the run faster, shorten these. The controller's own spans are waits, and left out.
+    the run faster, shorten these. The controller's own spans are waits, and so is playing, which is
+    made of generating, scoring and what environments do: they are left out.
     """
-    work = sorted((s for s in spans if s.pool != CONTROLLER), key=lambda s: (s.end, s.start))
+    done = (s for s in spans if s.pool != CONTROLLER and s.stage != _PLAY)
+    work = sorted(done, key=lambda s: (s.end, s.start))
     ends = [span.end for span in work]
     best, before = [0.0], [0] * len(work)
     for place, span in enumerate(work):

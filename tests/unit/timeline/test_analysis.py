@@ -92,6 +92,12 @@ def test_pauses_between_lives_are_nobodys_idle_time():
     assert (found.lives, found.seconds, found.pools["a"].idle) == (2, 8.0, 0.0)
 
 
+def test_playing_is_a_wait_and_not_on_the_path():
+    spans = [written("c", 0, 10, "play"), written("a:0", 1, 3, "generate"), written("b:0", 5, 2)]
+    assert [s.stage for s in critical_path(spans)] == ["generate", "update"]
+    assert use_of_pools(spans)["c"].idle == 0.0
+
+
 def test_busy_of_nothing_is_nothing():
     assert busy_s([]) == 0.0
 
