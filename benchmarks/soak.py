@@ -80,9 +80,9 @@ class Soak:
         """Process and resident memory of the driver, GB, as time goes on."""
 
     def play(self, minutes: float, every_s: float, source: random.Random) -> float:
-        """Run to the end, killing while the minutes last; seconds that it took."""
+        """Run to the end, killing for so many minutes from the first snapshot on; its seconds."""
         began = time.monotonic()
-        next_kill = began + every_s
+        saved = next_kill = 0.0
         with (self.folder / f"{self.fit['run']['name']}.log").open("ab") as log:
             process = self._start(log)
             while True:
@@ -94,7 +94,8 @@ class Soak:
                         raise SystemExit(f"the driver ended with {code}; see {log.name}")
                     process = self._start(log)
                 now = time.monotonic()
-                if now >= next_kill and now - began < minutes * 60:
+                saved = saved or (now if self._saved() else 0.0)
+                if saved and now >= next_kill and now - saved < minutes * 60:
                     self._kill(source)
                     next_kill = now + source.expovariate(1 / every_s)
                 self._weigh(process.pid)
@@ -111,7 +112,7 @@ class Soak:
         """End one living process of a random kind."""
         living = {kind: self._living(kind) for kind in KINDS}
         kinds = [kind for kind, pids in living.items() if pids]
-        if not kinds or not list(self.run_dir.glob("snapshots/step-*")):
+        if not kinds:
             return
         kind = source.choice(kinds)
         try:
@@ -119,6 +120,9 @@ class Soak:
         except ProcessLookupError:
             return
         self.kills[kind] += 1
+
+    def _saved(self) -> bool:
+        return any(self.run_dir.glob("snapshots/step-*"))
 
     def _living(self, kind: str) -> list[int]:
         pids = sorted(int(one.name.rpartition("-")[2]) for one in self.who.glob(f"{kind}-*"))
