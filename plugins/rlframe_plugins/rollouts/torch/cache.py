@@ -64,11 +64,12 @@ class KVCache:
             tensor[targets] = tensor[sources]
 
     @torch.inference_mode()
-    def store(self, blocks: Sequence[int], slots: Sequence[int]) -> None:
-        """Copy blocks to the host's slots."""
+    def store(self, blocks: Sequence[int], slots: Sequence[int], limit: int) -> None:
+        """Copy blocks to the host's slots, of which there may be ``limit``."""
         if max(slots) >= self.slots:
             like = self._here[0].new_empty(0, device="cpu")
-            self._grow(self._host, max(_LEAST, 2 * self.slots, max(slots) + 1), like)
+            wanted = max(max(slots) + 1, min(limit, max(_LEAST, 2 * self.slots)))
+            self._grow(self._host, wanted, like)
         for here, there in zip(self._here, self._host, strict=True):
             there[slots] = here[blocks].to(there.device)
 

@@ -61,10 +61,10 @@ class LeadingCache(KVCache):
         with _said(self._team, "copy", sources, targets):
             super().copy(sources, targets)
 
-    def store(self, blocks: Sequence[int], slots: Sequence[int]) -> None:
+    def store(self, blocks: Sequence[int], slots: Sequence[int], limit: int) -> None:
         """See :class:`KVCache`."""
-        with _said(self._team, "store", blocks, slots):
-            super().store(blocks, slots)
+        with _said(self._team, "store", blocks, slots, limit):
+            super().store(blocks, slots, limit)
 
     def fetch(self, slots: Sequence[int], blocks: Sequence[int]) -> None:
         """See :class:`KVCache`."""

@@ -196,12 +196,15 @@ class TorchRunner:
 
     def _move(self) -> None:
         """Bring blocks from the host and save others there."""
-        moved = self._scheduler.pool.take_moves()
-        for what, moves in itertools.groupby(moved, key=lambda move: move[0]):
+        pool = self._scheduler.pool
+        for what, moves in itertools.groupby(pool.take_moves(), key=lambda move: move[0]):
             # A place that is written to twice keeps the last.
             last = {target: source for _, source, target in moves}
-            act = self._cache.store if what == "store" else self._cache.fetch
-            act(list(last.values()), list(last))
+            sources, targets = list(last.values()), list(last)
+            if what == "store":
+                self._cache.store(sources, targets, pool.host_limit)
+            else:
+                self._cache.fetch(sources, targets)
 
     # --- one token ----------------------------------------------------------------------------
 
