@@ -34,8 +34,9 @@ unit: $(VENV)/.installed  ## pytest: unit, conformance, contract and end-to-end 
 
 DS_VENV := .venv-deepspeed
 DS_ENV  := TORCH_EXTENSIONS_DIR=$(CURDIR)/$(DS_VENV)/extensions OMP_NUM_THREADS=1
+PLAN_TESTS := tests/unit/plugins/mappers/test_written_plans.py
 DS_TESTS := tests/conformance/test_deepspeed.py tests/e2e/test_deepspeed_runs.py \
-	$(wildcard tests/unit/strategies/test_deepspeed*.py)
+	$(wildcard tests/unit/strategies/test_deepspeed*.py) $(PLAN_TESTS)
 
 $(DS_VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(DS_VENV)/bin/python || $(PYTHON) -m venv $(DS_VENV)
@@ -52,7 +53,7 @@ test-deepspeed: $(DS_VENV)/.ops  ## tests of strategy deepspeed, in an environme
 
 MEGATRON := .venv-megatron
 MEGATRON_TESTS := tests/conformance/test_megatron.py tests/unit/strategies/megatron \
-	tests/e2e/test_megatron_runs.py tests/e2e/test_megatron_hybrid.py
+	tests/e2e/test_megatron_runs.py tests/e2e/test_megatron_hybrid.py $(PLAN_TESTS)
 MEGATRON_PIP := $(MEGATRON)/bin/python -m pip install --quiet --disable-pip-version-check
 
 $(MEGATRON)/.installed: pyproject.toml constraints.txt
@@ -82,7 +83,7 @@ VLLM_VENV  := .venv-vllm
 VLLM_PIP   := $(VLLM_VENV)/bin/python -m pip
 VLLM_QUIET := --quiet --disable-pip-version-check
 VLLM_TESTS := tests/conformance/test_vllm.py $(wildcard tests/e2e/test_vllm*.py) \
-	tests/contracts/test_recipes.py
+	tests/contracts/test_recipes.py $(PLAN_TESTS)
 
 # A third party's build for CPUs, whose own pins hold here; users install the package vllm.
 $(VLLM_VENV)/.installed: pyproject.toml constraints.txt

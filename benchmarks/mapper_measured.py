@@ -28,6 +28,8 @@ from rlframe_plugins.mappers.simulate_generate import simulate_generate
 from rlframe_plugins.mappers.simulate_infer import simulate_infer
 from rlframe_plugins.mappers.simulate_train import simulate_train
 from rlframe_plugins.mappers.workload import Lengths, Workload
+from rlframe_plugins.rollouts.torch.blocks import BLOCK_TOKENS
+from rlframe_plugins.rollouts.torch.cache import KVCache
 from rlframe_strategies.fsdp import FSDPStrategy
 from rlframe_strategies.single import SingleStrategy
 
@@ -95,7 +97,7 @@ def measured_memory() -> list[dict[str, Any]]:
                 for part, value in expected.items():
                     most = max(rank[part] for rank in seen)
                     rows.append(_row(f"{kind} {name} {world} {part}", most, float(value[0])))
-            rows.append(_kv_row(kind, path, shape))
+            rows += [_kv_row(kind, path, shape), _blocks_row(kind, shape)]
     return rows
 
 
@@ -115,6 +117,17 @@ def _kv_row(kind: str, path: Path, shape: ModelShape) -> dict[str, Any]:
     )
     one = float(kv_bytes(shape, np.ones(1), np.ones(1), 4)[0])
     return _row(f"{kind} kv cache", held, 3 * 50 * one)
+
+
+def _blocks_row(kind: str, shape: ModelShape) -> dict[str, Any]:
+    """The cache of the embedded rollout engine, which lies in blocks of tokens."""
+    cache = KVCache(shape.layers, shape.kv_heads, shape.head_dim)
+    cache.reserve(64, 64, torch.empty(0))
+    held = sum(
+        t.nbytes for layer in range(shape.layers) for t in (cache.keys(layer), cache.values(layer))
+    )
+    one = float(kv_bytes(shape, np.ones(1), np.ones(1), 4)[0])
+    return _row(f"{kind} kv cache in blocks", held, 64 * BLOCK_TOKENS * one)
 
 
 # --- seconds ---------------------------------------------------------------------------------

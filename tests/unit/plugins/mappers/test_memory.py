@@ -15,6 +15,8 @@ from rlframe.testing.models import random_micro, tiny_model
 from rlframe_plugins.mappers.grid import RECOMPUTE, SCHEMES, Grid
 from rlframe_plugins.mappers.memory import activations, kv_bytes, parameters_held, states
 from rlframe_plugins.mappers.models import load_model
+from rlframe_plugins.rollouts.torch.blocks import BLOCK_TOKENS
+from rlframe_plugins.rollouts.torch.cache import KVCache
 from rlframe_strategies.fsdp import FSDPStrategy
 from rlframe_strategies.single import SingleStrategy
 
@@ -86,6 +88,16 @@ def test_the_kv_cache_is_what_is_allocated(tmp_path):
     held = sum(t.nbytes for layer in cache.layers for t in (layer.keys, layer.values))
     one = kv_bytes(load_model(str(path)), np.ones(1), np.ones(1), 4)
     assert held == 3 * 50 * one[0]
+
+
+def test_the_cache_in_blocks_is_what_is_allocated(tmp_path):
+    """Of the embedded rollout engine, whole blocks at a time."""
+    shape = load_model(str(tiny_model(tmp_path, "llama", **SIZES)))
+    cache = KVCache(shape.layers, shape.kv_heads, shape.head_dim)
+    cache.reserve(20, 20, torch.empty(0))
+    layers = range(shape.layers)
+    held = sum(t.nbytes for i in layers for t in (cache.keys(i), cache.values(i)))
+    assert held == 20 * BLOCK_TOKENS * kv_bytes(shape, np.ones(1), np.ones(1), 4)[0]
 
 
 @pytest.mark.parametrize(
