@@ -1,8 +1,8 @@
 """Add with a calculator: ``--config recipes/tiny_calculator.yaml --model DIR``.
 
 ``python -m rlframe_templates.envs.calculator DIR`` makes the model: the shipped one is shown some
-sums with a call of the tool and some without, so that it knows how to call. Whether to call is
-left to reinforcement learning: without the tool more than half of its sums are wrong.
+sums with a call of the tool and some without, many of them wrong, so that it knows both. When to
+call and when to add in its head is left to reinforcement learning.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def demonstrations(rows: int, seed: int = 0) -> Iterator[dict[str, Any]]:
             yield {"prompt": f"{question}{call}<eos>{total}=", "response": total}
 
 
-def make_model(directory: Path, steps: int = 300, seed: int = 0) -> Path:
+def make_model(directory: Path, steps: int = 130, seed: int = 0) -> Path:
     """Warm the shipped model up and export it; a minute or two. Raises ConfigError."""
     from rlframe import fit
     from rlframe.snapshot_export import export
@@ -81,6 +81,7 @@ def make_model(directory: Path, steps: int = 300, seed: int = 0) -> Path:
             data={"train": f"jsonl:{data}", "prompts_per_step": batch, "shuffle": False},
             steps=steps,
             seed=seed,
+            rollout={"max_new_tokens": 24},
             optim={"lr": 1e-3, "schedule": "linear", "warmup_steps": 10},
             run={"dir": scratch, "name": "warm-up", "save_every": 0, "samples_every": 0},
             cluster={"name": "inline", "threads": 1},
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Make the model in the folder that is named."""
     parser = argparse.ArgumentParser("python -m rlframe_templates.envs.calculator")
     parser.add_argument("directory", type=Path, help="a new folder")
-    parser.add_argument("--steps", type=int, default=300, help="of the warm-up (default: 300)")
+    parser.add_argument("--steps", type=int, default=130, help="of the warm-up (default: 130)")
     options = parser.parse_args(arguments)
     print(make_model(options.directory, options.steps))
     return 0
