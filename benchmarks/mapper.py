@@ -189,11 +189,12 @@ def megatron_times() -> list[Row]:
 
 def targets_of(results: Row) -> list[Row]:
     ppo = next(r for r in results["search"] if r["algo"] == "ppo" and r["devices"] == 128)
-    rows = [("PPO on 128 devices, seconds", ppo["wall_s"], 1.0, ppo["wall_s"] < 1.0)]
+    rows = [("PPO on 128 devices, seconds of one core", ppo["cpu_s"], 1.0, ppo["cpu_s"] < 1.0)]
     large = [r for r in results["search"] if r["devices"] == 1024]
     if large:
-        wall = large[0]["wall_s"]
-        rows.append(("Safe-RLHF on 1,024 devices, seconds", wall, 10.0, wall < 10.0))
+        taken = large[0]["cpu_s"]
+        name = "Safe-RLHF on 1,024 devices, seconds of one core"
+        rows.append((name, taken, 10.0, taken < 10.0))
     worst = max(abs(r["error"]) for r in results["memory"])
     rows.append(("memory formulas, worst error", worst, 0.1, worst <= 0.1))
     rank = results["times"]["rank_correlation"]

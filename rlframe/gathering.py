@@ -47,7 +47,7 @@ class Gathering:
 
         No more are ever begun than ``steps_left`` steps, this one included, can use.
         """
-        if self._tail.leftover == "wait":
+        if self._tail.leftover == "none":
             self.intake.fill(wanted)
             return self._buffer.take(wanted, version)
         waits_for_all = self._begin(wanted, version, steps_left)

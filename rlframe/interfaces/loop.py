@@ -61,14 +61,14 @@ class Tail:
     """
 
     config: Any
-    leftover: ClassVar[Literal["wait", "continue", "again"]] = "wait"
+    leftover: ClassVar[Literal["none", "continue", "again"]] = "none"
     """Groups that are still played when a step has its own: none are, since all are waited for;
     they continue under the next weights; or they end, and a later step plays their prompts again
     and waits for all."""
     bound: int = 0
     """Versions that a token may be older than the weights that learn from it."""
     wait_s: float = 3600.0
-    """Longest wait for a group, seconds, where ``leftover`` is not "wait"."""
+    """Longest wait for a group, seconds, where ``leftover`` is not "none"."""
 
     def __init__(self, config: Any = None) -> None:
         self.config = config

@@ -115,7 +115,7 @@ class Partial(_MoreGroups):
     Each token carries the version that drew it. APRIL (arXiv 2509.18521).
     """
 
-    leftover: ClassVar[Literal["wait", "continue", "again"]] = "continue"
+    leftover: ClassVar[Literal["none", "continue", "again"]] = "continue"
 
     @dataclass(frozen=True)
     class Config(_Surplus):
@@ -156,7 +156,7 @@ class Defer(_MoreGroups):
     """
 
     bound = 1
-    leftover: ClassVar[Literal["wait", "continue", "again"]] = "again"
+    leftover: ClassVar[Literal["none", "continue", "again"]] = "again"
 
     @dataclass(frozen=True)
     class Config(_Surplus):
