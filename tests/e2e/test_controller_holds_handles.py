@@ -85,7 +85,8 @@ def ahead(inputs, folder, **more):
 
 def figures(run_dir):
     lines = logged(run_dir)
-    return [{k: v for k, v in x.items() if not k.startswith(("timing_s/", "perf/"))} for x in lines]
+    noisy = ("timing_s/", "perf/", "rollout/")
+    return [{k: v for k, v in x.items() if not k.startswith(noisy)} for x in lines]
 
 
 def weights(run_dir):

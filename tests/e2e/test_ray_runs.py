@@ -95,9 +95,9 @@ class KillReplica(Callback):
     def on_step_start(self, orchestrator):
         original, replicas = orchestrator.publish, orchestrator.parts.checkpoint._targets
 
-        def publish():
+        def publish(*running):
             os.kill(replicas.crew.members[0].where.pid, signal.SIGKILL)
-            return original()
+            return original(*running)
 
         orchestrator.publish = publish
 

@@ -50,7 +50,7 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
 
 def figures(run_dir: Path) -> list[dict]:
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
-    noisy = ("timing_s/", "perf/")
+    noisy = ("timing_s/", "perf/", "rollout/")
     return [
         {k: v for k, v in json.loads(line).items() if not k.startswith(noisy)} for line in lines
     ]

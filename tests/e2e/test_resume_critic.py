@@ -49,7 +49,7 @@ def tensors(run_dir, role):
 
 def figures(run_dir):
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
-    noisy = ("timing_s/", "perf/")
+    noisy = ("timing_s/", "perf/", "rollout/")
     return [
         {k: v for k, v in json.loads(line).items() if not k.startswith(noisy)} for line in lines
     ]

@@ -35,7 +35,7 @@ def run(folder: Path, name: str, scheduler: dict, **more) -> Path:
 
 def figures(run_dir: Path) -> list[dict]:
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
-    noisy = ("timing_s/", "perf/", "collect/")
+    noisy = ("timing_s/", "perf/", "collect/", "rollout/")
     return [
         {k: v for k, v in json.loads(line).items() if not k.startswith(noisy)} for line in lines
     ]

@@ -39,6 +39,7 @@ def spec(model, algorithm, client, here=None):
     return CollectorSpec(
         algorithm=algorithm,
         environment=Selected("single-turn", "rlframe_plugins.envs.single_turn:SingleTurn", None),
+        tail=Selected("wait", "rlframe_plugins.schedulers.tails:Wait", None),
         reward=RewardConfig(parts=(by_value,)),
         tokenizer_path=model,
         prompt_key="prompt",

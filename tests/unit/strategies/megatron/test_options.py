@@ -98,6 +98,7 @@ def test_a_shared_cpu_process_is_refused(monkeypatch):
 
 
 def test_adapters_are_refused():
+    pytest.importorskip("megatron.core")
     asked = Asked(flags={"strategy": "megatron", "cluster": "ray"})
     loaded = load_config(PluginHost().load(), asked).config
     lora = dataclasses.replace(loaded.model, lora=LoraConfig(rank=4))
