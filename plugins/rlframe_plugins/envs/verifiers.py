@@ -7,10 +7,6 @@ the server is the policy, with exact tokens. Written against verifiers 0.4.
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import itertools
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -20,34 +16,9 @@ from rlframe.requests import Episode, Request, Row
 from rlframe_plugins.envs.tools.config import ToolsConfig
 from rlframe_plugins.envs.tools.environment import ToolsEnvironment
 
-__all__ = ["Program", "VerifiersEnvironment"]
+__all__ = ["VerifiersEnvironment"]
 
-# Imported here, so that the process which episodes are forked from has done it.
-_V1 = importlib.import_module("verifiers.v1")
-_LOADERS = importlib.import_module("verifiers.v1.utils.loaders")
 _SETTINGS, _INDEX = "rlframe_verifiers", "index"
-
-
-class Program:
-    """One episode: a task of the taskset, played by its own agents."""
-
-    async def run(self, client: Any, row: Mapping[str, Any]) -> float:
-        """The mean reward of the episode's traces. Raises RuntimeError where it failed."""
-        config = _LOADERS.resolve_env_config(row[_SETTINGS])
-        environment = _LOADERS.load_environment(config)
-        index = int(row[_INDEX])
-        task = next(itertools.islice(iter(environment.taskset), index, None), None)
-        if task is None:
-            raise RuntimeError(f"the taskset has no task {index}")
-        endpoint = _V1.EvalClientConfig(
-            base_url=os.environ["OPENAI_BASE_URL"], api_key_var="OPENAI_API_KEY"
-        )
-        context = _V1.ModelContext(model="policy", client=endpoint)
-        async with environment.serving():
-            episode = await environment.run_episode(task, context)
-        if not episode.ok or not episode.traces:
-            raise RuntimeError(f"the episode failed: {[str(one) for one in episode.errors]}")
-        return float(sum(trace.reward for trace in episode.traces) / len(episode.traces))
 
 
 class VerifiersEnvironment(ToolsEnvironment):
@@ -69,8 +40,13 @@ class VerifiersEnvironment(ToolsEnvironment):
                 raise ValueError("taskset is empty: name an installed taskset of verifiers")
 
     config: VerifiersEnvironment.Config
-    user: ClassVar[type[Any]] = Program
     gives_rewards: ClassVar[bool] = True
+
+    def __init__(self, config: VerifiersEnvironment.Config, tokenizer: Any) -> None:
+        from rlframe_plugins.envs.verifiers_program import Program
+
+        self.user = Program
+        super().__init__(config, tokenizer)
 
     async def run(self, row: Row, request: Request, generate: Generate) -> Episode:
         """See :class:`Environment`."""

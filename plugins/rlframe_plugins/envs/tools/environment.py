@@ -7,7 +7,7 @@ a whole program that asks the policy through an OpenAI client. See docs/agents.m
 from __future__ import annotations
 
 import inspect
-from typing import Any, ClassVar
+from typing import Any
 
 from rlframe.errors import RolloutError
 from rlframe.interfaces.data import Environment, Generate
@@ -32,7 +32,7 @@ class ToolsEnvironment(Environment):
 
     Config = ToolsConfig
     config: ToolsConfig
-    user: ClassVar[type[Any]] = _Bare
+    user: type[Any] = _Bare
 
     @classmethod
     def adapt(cls, user: type[Any]) -> type[ToolsEnvironment]:

@@ -74,7 +74,7 @@ def adapter(tmp_path, monkeypatch):
     yield importlib.import_module("rlframe_plugins.envs.verifiers").VerifiersEnvironment
     for name in [n for n in sys.modules if n.split(".")[0] == "verifiers"]:
         del sys.modules[name]
-    del sys.modules["rlframe_plugins.envs.verifiers"]
+    sys.modules.pop("rlframe_plugins.envs.verifiers_program", None)
 
 
 def test_a_task_of_a_taskset_is_an_episode(adapter, tmp_path):
