@@ -116,6 +116,7 @@ def test_what_a_strategy_cannot_do_is_not_planned():
 def test_the_command_writes_a_config_that_validates(tmp_path, capsys):
     """As a user would: map, then validate, on a cluster of CPUs."""
     model = tiny_model(tmp_path / "m", num_attention_heads=4, num_key_value_heads=2)
+    capsys.readouterr()  # transformers imports what is installed, and some of that prints
     words = f"map --algo grpo --model {model} --hardware 1x2:cpu --strategy fsdp --prompts 8"
     given = words.split() + ["--prompt-tokens", "16", "--response-tokens", "8", "--yaml"]
     assert main(given) == 0
