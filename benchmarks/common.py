@@ -98,6 +98,15 @@ def smollm2_gguf() -> Path:
     return found[0]
 
 
+def smollm2() -> Path:
+    """The same as a Hugging Face folder, dequantised at the first call."""
+    folder = CACHE / "smollm2-135m"
+    if not (folder / "config.json").exists():
+        need("gguf", "accelerate", extras="gguf")
+        side(sys.executable, "make_smollm2.py", str(smollm2_gguf()), str(folder), threads=1)
+    return folder
+
+
 def need(*modules: str, extras: str) -> None:
     """End with the command that installs what is absent."""
     absent = [name for name in modules if find_spec(name) is None]

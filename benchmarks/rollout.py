@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import CACHE, ROOT, main, need, side, smollm2_gguf, spread, target
+from common import ROOT, main, side, smollm2, spread, target
 
 PROMPT = 32
 SIDES = ("torch", "hf", "vllm")
@@ -84,14 +84,6 @@ def targets(results: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def smollm2() -> Path:
-    folder = CACHE / "smollm2-135m"
-    if not (folder / "config.json").exists():
-        need("gguf", "accelerate", extras="gguf")
-        side(sys.executable, "make_smollm2.py", str(smollm2_gguf()), str(folder), threads=1)
-    return folder
-
-
 def vllm_python() -> Path:
     """The interpreter of the environment of ``make test-vllm``; made at the first call."""
     folder = ROOT / ".venv-vllm"
@@ -102,4 +94,4 @@ def vllm_python() -> Path:
 
 
 if __name__ == "__main__":
-    main(__doc__ or "", measure, options, quick={"rounds": 1, "requests": 16, "mean": 12})
+    main(__doc__ or "", measure, options, quick={"rounds": 1, "requests": 4, "mean": 8})

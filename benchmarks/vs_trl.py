@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import CACHE, main, need, rival_python, side, smollm2_gguf, spread, target
+from common import CACHE, main, rival_python, side, smollm2, spread, target
 
 PROMPTS, SAMPLES, NEW, PROMPT = 8, 4, 64, 32
 TRL = ("torch==2.13.0", "trl==1.16.0", "transformers==5.20.0", "numpy==2.4.6")
@@ -53,14 +53,6 @@ def llama_4m() -> Path:
     folder = CACHE / "llama-4m"
     if not (folder / "config.json").exists():
         side(sys.executable, "make_model.py", str(folder), threads=1)
-    return folder
-
-
-def smollm2() -> Path:
-    folder = CACHE / "smollm2-135m"
-    if not (folder / "config.json").exists():
-        need("gguf", "accelerate", extras="gguf")
-        side(sys.executable, "make_smollm2.py", str(smollm2_gguf()), str(folder), threads=1)
     return folder
 
 

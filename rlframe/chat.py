@@ -7,13 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rlframe.build import connect_checkpoint, run_sampling, start_groups
+from rlframe.build import run_sampling
 from rlframe.config import Config
 from rlframe.dialogue import Dialogue, form_of
 from rlframe.evaluate import PolicyOnly
 from rlframe.loops import OwnLoop
 from rlframe.paths import find_model, load_tokenizer, resolve_model
 from rlframe.place import find_place
+from rlframe.policy_rollout import policy_rollout
 from rlframe.requests import Completion, Request
 
 __all__ = ["Partner"]
@@ -47,14 +48,7 @@ class Partner:
             if temperature is not None:
                 sampling = dataclasses.replace(sampling, temperature=temperature)
             self._sampling, self._system = sampling, system
-            groups, transfer = start_groups(config, algorithm, path, sampling, place)
-            ends.callback(transfer.close)
-            if policy is not None:
-                groups["policy"].call("load", policy).result()
-            checkpoint = connect_checkpoint(config, groups)
-            ends.callback(checkpoint.close)
-            checkpoint.publish(0)
-            self._client = groups["rollout"].client()
+            self._client = policy_rollout(config, algorithm, path, sampling, place, policy, ends)
             self._loop = OwnLoop()
             ends.callback(self._loop.close)
             self._ends = ends.pop_all()

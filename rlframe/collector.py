@@ -14,6 +14,7 @@ from rlframe.algorithm import Algorithm
 from rlframe.asking import ask
 from rlframe.assemble_batch import pack_groups
 from rlframe.collected import Gathered
+from rlframe.continuing import rest_of
 from rlframe.entry import GroupSummary
 from rlframe.errors import RolloutError
 from rlframe.interfaces.data import Environment
@@ -221,25 +222,13 @@ class Collector:
 
 
 def _rest(request: Request, done: Completion, started: float) -> Request | None:
-    """What is left of an aborted request: the same context, fewer tokens; None: nothing is.
-
-    Its seed is another one, since the tokens so far have used the first.
-    """
-    left, sampling = None, request.sampling
+    """What is left of an aborted request; None: nothing is, or its deadline has passed."""
+    left = None
     if request.deadline_s is not None:
         left = request.deadline_s - (time.monotonic() - started)
-    count = len(done.token_ids)
-    if count >= sampling.max_new_tokens or (left is not None and left <= 0):
-        return None
-    seed = None if sampling.seed is None else episode_seed(sampling.seed, count, 0)
-    sampling = dataclasses.replace(
-        sampling,
-        max_new_tokens=sampling.max_new_tokens - count,
-        min_new_tokens=max(sampling.min_new_tokens - count, 0),
-        seed=seed,
-    )
-    prompt = (*request.prompt_ids, *done.token_ids)
-    return dataclasses.replace(request, prompt_ids=prompt, sampling=sampling, deadline_s=left)
+        if left <= 0:
+            return None
+    return rest_of(request, done.token_ids, left)
 
 
 def _joined(first: Completion, second: Completion) -> Completion:

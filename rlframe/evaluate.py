@@ -17,7 +17,7 @@ from typing import Any
 
 from rlframe.algorithm import Algorithm, RoleSpec
 from rlframe.answers import answer_of, answer_pattern
-from rlframe.build import connect_checkpoint, run_sampling, start_groups
+from rlframe.build import run_sampling
 from rlframe.collector import Collector
 from rlframe.config import Config
 from rlframe.config.checks import check_range
@@ -26,10 +26,10 @@ from rlframe.errors import ConfigError, RewardError
 from rlframe.estimators import Estimate, estimate, majority_at_k, pass_at_k
 from rlframe.host.host import PluginHost
 from rlframe.inputs import check_rows
-from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.metrics import validation_metrics
 from rlframe.paths import find_model, load_tokenizer, resolve_model
-from rlframe.place import Place, find_place
+from rlframe.place import find_place
+from rlframe.policy_rollout import policy_rollout
 from rlframe.requests import Group, Row, Sampling
 from rlframe.rewards import Scorer
 
@@ -134,11 +134,7 @@ def evaluate(
         drawn = read_rows(dataset, tokenizer, config.data, sampling=sampling)
         rows = list(islice(drawn, options.limit or None))
         environment = config.env.load()(config.env.config, tokenizer)
-        if config.rollout.load().takes_weights:
-            client = _with_weights(config, algorithm, path, sampling, place, policy, ends)
-        else:
-            client = _without_weights(config, path, policy)
-            ends.callback(client.close)
+        client = policy_rollout(config, algorithm, path, sampling, place, policy, ends)
         collector = Collector(algorithm, environment, scorer, client, config.seed)
         ends.callback(collector.close)
         started = time.perf_counter()
@@ -153,38 +149,6 @@ def evaluate(
     return Report(
         where, config.data.train, options.samples, sampling.temperature, estimates, figures
     )
-
-
-def _with_weights(
-    config: Config,
-    algorithm: Algorithm,
-    path: str,
-    sampling: Sampling,
-    place: Place,
-    policy: Path | None,
-    ends: ExitStack,
-) -> RolloutEngine:
-    """A rollout engine with the weights of the model, or of ``policy``."""
-    groups, transfer = start_groups(config, algorithm, path, sampling, place)
-    ends.callback(transfer.close)
-    if policy is not None:
-        groups["policy"].call("load", policy).result()
-    checkpoint = connect_checkpoint(config, groups)
-    ends.callback(checkpoint.close)
-    checkpoint.publish(0)
-    return groups["rollout"].client()
-
-
-def _without_weights(config: Config, path: str, policy: Path | None) -> RolloutEngine:
-    """An engine that answers with what somebody else serves."""
-    if policy is not None:
-        raise ConfigError(
-            f"rollout '{config.rollout.name}' evaluates what its server has, not the weights of a "
-            "run: name the model whose tokenizer it uses instead of the run"
-        )
-    spec = RolloutSpec(path=str(path), model=config.model, seed=config.seed)
-    engine: RolloutEngine = config.rollout.load()(config.rollout.config, spec)
-    return engine
 
 
 def summarise(

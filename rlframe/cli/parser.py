@@ -65,14 +65,18 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(takes_overrides=True)
 
 
-def add_eval_flags(parser: argparse.ArgumentParser) -> None:
-    """What ``rlframe eval`` takes beside the flags of a config."""
+def _add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="MODEL|RUN",
         nargs="?",
         help="model folder, hub name or pkg:PACKAGE/FOLDER; or a run's folder or snapshot",
     )
+
+
+def add_eval_flags(parser: argparse.ArgumentParser) -> None:
+    """What ``rlframe eval`` takes beside the flags of a config."""
+    _add_target(parser)
     add_config_flags(parser)
     add = parser.add_argument_group("evaluation").add_argument
     add("--samples", metavar="K", type=int, default=1, help="responses a prompt (default: 1)")
@@ -86,12 +90,7 @@ def add_eval_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_chat_flags(parser: argparse.ArgumentParser) -> None:
     """What ``rlframe chat`` takes beside the flags of a config."""
-    parser.add_argument(
-        "target",
-        metavar="MODEL|RUN",
-        nargs="?",
-        help="model folder, hub name or pkg:PACKAGE/FOLDER; or a run's folder or snapshot",
-    )
+    _add_target(parser)
     add_config_flags(parser)
     add = parser.add_argument_group("conversation").add_argument
     add("--once", metavar="TEXT", help="print the answer to this, and leave")

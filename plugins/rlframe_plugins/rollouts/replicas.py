@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +9,7 @@ from dataclasses import dataclass, field
 from rlframe.errors import RolloutError
 from rlframe.requests import Completion, FinishReason, Request
 
-__all__ = ["Replica", "ReplicaLost", "Seen", "rest_of"]
+__all__ = ["Replica", "ReplicaLost", "Seen"]
 
 
 class ReplicaLost(RolloutError):
@@ -73,32 +71,3 @@ class Replica(ABC):
 
     async def welcome(self) -> None:
         """Called before a replica that was away gets requests. Raises ReplicaLost."""
-
-
-def rest_of(request: Request, seen: Seen, deadline_s: float | None) -> Request | None:
-    """What is left of a request after ``seen``, to be done by ``deadline_s``; None: nothing.
-
-    Its seed is another one, since the tokens so far have used the first.
-    """
-    count, sampling = len(seen.token_ids), request.sampling
-    if count == 0:
-        return dataclasses.replace(request, deadline_s=deadline_s)
-    if count >= sampling.max_new_tokens:
-        return None
-    sampling = dataclasses.replace(
-        sampling,
-        max_new_tokens=sampling.max_new_tokens - count,
-        min_new_tokens=max(sampling.min_new_tokens - count, 0),
-        seed=None if sampling.seed is None else _later_seed(sampling.seed, count),
-    )
-    return dataclasses.replace(
-        request,
-        prompt_ids=(*request.prompt_ids, *seen.token_ids),
-        sampling=sampling,
-        deadline_s=deadline_s,
-    )
-
-
-def _later_seed(seed: int, count: int) -> int:
-    digest = hashlib.blake2b(f"rest/{seed}/{count}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1

@@ -14,10 +14,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from rlframe.continuing import rest_of
 from rlframe.errors import EngineError, RolloutError
 from rlframe.requests import Completion, Request
 from rlframe_plugins.rollouts.fleet import Fleet, Place, RouterOptions
-from rlframe_plugins.rollouts.replicas import Replica, ReplicaLost, Seen, rest_of
+from rlframe_plugins.rollouts.replicas import Replica, ReplicaLost, Seen
 
 __all__ = ["Router", "RouterOptions"]
 
@@ -114,7 +115,7 @@ class Router:
 
     async def _answer(self, one: _Open) -> Completion:
         for left in range(self._options.losses, -1, -1):
-            rest = rest_of(one.request, one.seen, one.left())
+            rest = rest_of(one.request, one.seen.token_ids, one.left())
             if rest is None:
                 return one.seen.completion("length")
             place = await self._find(one)

@@ -19,15 +19,7 @@ from rlframe_plugins.rollouts.torch.blocks import BLOCK_TOKENS
 from rlframe_plugins.rollouts.torch.cache import KVCache
 from rlframe_strategies.fsdp import FSDPStrategy
 from rlframe_strategies.single import SingleStrategy
-
-SIZES = {
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "num_hidden_layers": 4,
-}
+from tests.unit.plugins.mappers.sizes import SIZES
 
 
 def way(scheme, t=1, p=1, d=1, micro=1, recompute="selective", offload=0):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
-from rlframe.config import ModelConfig
 from rlframe.errors import RolloutError
-from rlframe.interfaces.rollout import RolloutSpec
-from rlframe.requests import Request, Sampling
+from rlframe.requests import Request
 from rlframe.testing.models import tiny_model
 from rlframe.testing.rollout_reference import RolloutReference
 from rlframe_plugins.rollouts.torch.blocks import BLOCK_TOKENS as BLOCK
-from rlframe_plugins.rollouts.torch.engine import TorchRollout
+from tests.unit.plugins.rollouts.torch_rig import fixed, torch_engine
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -25,19 +24,7 @@ def reference(tmp_path):
 
 @pytest.fixture
 def make(tmp_path, reference):
-    def make(**options):
-        path = str(tmp_path / "model")
-        engine = TorchRollout(
-            TorchRollout.Config(**options), RolloutSpec(path, ModelConfig(path=path))
-        )
-        engine.load(0, reference.tensors())
-        return engine
-
-    return make
-
-
-def fixed(tokens, **options):
-    return Sampling(max_new_tokens=tokens, min_new_tokens=tokens, **options)
+    return partial(torch_engine, tmp_path / "model", reference)
 
 
 def prompt(length, salt=0):

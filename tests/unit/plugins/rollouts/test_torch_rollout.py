@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from functools import partial
 
 import pytest
 import torch
@@ -11,11 +12,12 @@ import torch
 from rlframe.config import ModelConfig
 from rlframe.errors import ModelError, RolloutError
 from rlframe.interfaces.rollout import RolloutSpec
-from rlframe.requests import Request, Sampling
+from rlframe.requests import Request
 from rlframe.testing.models import tiny_model
 from rlframe.testing.rollout_reference import RolloutReference
 from rlframe_plugins.rollouts.torch.blocks import BLOCK_TOKENS
 from rlframe_plugins.rollouts.torch.engine import TorchRollout
+from tests.unit.plugins.rollouts.torch_rig import fixed, torch_engine
 
 PROMPT = (7, 8, 9)
 
@@ -27,19 +29,7 @@ def reference(tmp_path):
 
 @pytest.fixture
 def make(tmp_path, reference):
-    def make(**options):
-        path = str(tmp_path / "model")
-        engine = TorchRollout(
-            TorchRollout.Config(**options), RolloutSpec(path, ModelConfig(path=path))
-        )
-        engine.load(0, reference.tensors())
-        return engine
-
-    return make
-
-
-def fixed(tokens, **options):
-    return Sampling(max_new_tokens=tokens, min_new_tokens=tokens, **options)
+    return partial(torch_engine, tmp_path / "model", reference)
 
 
 def run(engine, *requests):

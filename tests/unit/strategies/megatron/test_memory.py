@@ -19,19 +19,12 @@ from rlframe_plugins.mappers.memory import states
 from rlframe_plugins.mappers.models import load_model
 from rlframe_strategies.megatron import shim
 from rlframe_strategies.megatron.strategy import MegatronStrategy
+from tests.unit.plugins.mappers.sizes import SIZES
 
 pytestmark = pytest.mark.dist
 
 shim.install()  # once, before ranks are forked
 
-SIZES = {
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "num_hidden_layers": 4,
-}
 FORMS = {
     "one rank": (1, {}),
     "replicas": (2, {}),
