@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import CACHE, main, rival_python, side, smollm2, spread, target
+from common import CACHE, main, need, rival_python, side, smollm2, spread, target
 
 PROMPTS, SAMPLES, NEW, PROMPT = 8, 4, 64, 32
 TRL = ("torch==2.13.0", "trl==1.16.0", "transformers==5.20.0", "numpy==2.4.6")
