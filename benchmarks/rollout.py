@@ -22,9 +22,14 @@ PROMPT = 32
 SIDES = ("torch", "hf", "vllm")
 
 
+SAMPLES = (1, 8)
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3, help="times that each side runs")
-    parser.add_argument("--requests", type=int, default=64, help="requests of a case, times 8")
+    parser.add_argument(
+        "--requests", type=int, default=64, help="requests of a case, a multiple of 8"
+    )
     parser.add_argument("--mean", type=int, default=32, help="new tokens of a request")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
 
@@ -49,6 +54,8 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[st
 
 def cases(arguments: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     """Equal and heavy-tailed lengths, one and eight samples a prompt."""
+    if arguments.requests < 1 or arguments.requests % max(SAMPLES):
+        raise SystemExit(f"--requests must be a multiple of {max(SAMPLES)}")
     return [
         {
             "name": f"{'heavy' if heavy else 'equal'}-G{samples}",
@@ -61,7 +68,7 @@ def cases(arguments: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
             "seed": seed,
         }
         for heavy in (False, True)
-        for samples in (1, 8)
+        for samples in SAMPLES
     ]
 
 
@@ -94,4 +101,4 @@ def vllm_python() -> Path:
 
 
 if __name__ == "__main__":
-    main(__doc__ or "", measure, options, quick={"rounds": 1, "requests": 4, "mean": 8})
+    main(__doc__ or "", measure, options, quick={"rounds": 1, "requests": 8, "mean": 8})

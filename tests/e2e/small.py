@@ -61,3 +61,14 @@ def validated(run: Path) -> list[float]:
     """Rewards of the validations of a run, in order."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [line["val/reward/mean"] for line in lines if "val/reward/mean" in line]
+
+
+def steady(line: dict, *besides: str) -> dict:
+    """Figures of a step that do not depend on the machine's speed, nor begin with ``besides``."""
+    noisy = ("timing_s/", "perf/", *besides)
+    timed = ("_s", "/mean")
+    return {
+        name: value
+        for name, value in line.items()
+        if not name.startswith(noisy) and not (name.startswith("rollout/") and name.endswith(timed))
+    }

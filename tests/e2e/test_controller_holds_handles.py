@@ -13,7 +13,7 @@ import rlframe
 from rlframe.interfaces.loop import Sampler, Scheduler
 from rlframe.snapshot import SnapshotStore
 from rlframe_plugins.transfer.inline import InlineTransfer
-from tests.e2e.small import make_model, make_questions, options
+from tests.e2e.small import make_model, make_questions, options, steady
 
 STEPS = 4
 
@@ -84,9 +84,7 @@ def ahead(inputs, folder, **more):
 
 
 def figures(run_dir):
-    lines = logged(run_dir)
-    noisy = ("timing_s/", "perf/", "rollout/")
-    return [{k: v for k, v in x.items() if not k.startswith(noisy)} for x in lines]
+    return [steady(line) for line in logged(run_dir)]
 
 
 def weights(run_dir):

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 import rlframe
 from rlframe.snapshot import SnapshotStore
+from tests.e2e.small import steady
 
 STEPS = 5
 SMALL = {
@@ -50,10 +51,7 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
 
 def figures(run_dir: Path) -> list[dict]:
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
-    noisy = ("timing_s/", "perf/", "rollout/")
-    return [
-        {k: v for k, v in json.loads(line).items() if not k.startswith(noisy)} for line in lines
-    ]
+    return [steady(json.loads(line)) for line in lines]
 
 
 @pytest.fixture(scope="module")

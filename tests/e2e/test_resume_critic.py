@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 import rlframe
 from rlframe.snapshot import SnapshotStore
+from tests.e2e.small import steady
 
 STEPS = 4
 SMALL = {
@@ -49,10 +50,7 @@ def tensors(run_dir, role):
 
 def figures(run_dir):
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
-    noisy = ("timing_s/", "perf/", "rollout/")
-    return [
-        {k: v for k, v in json.loads(line).items() if not k.startswith(noisy)} for line in lines
-    ]
+    return [steady(json.loads(line)) for line in lines]
 
 
 @pytest.fixture(scope="module")

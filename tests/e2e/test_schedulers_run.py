@@ -11,6 +11,7 @@ import pytest
 
 import rlframe
 from rlframe.errors import ConfigError
+from tests.e2e.small import steady
 
 SMALL = {
     "steps": 4,
@@ -35,10 +36,7 @@ def run(folder: Path, name: str, scheduler: dict, **more) -> Path:
 
 def figures(run_dir: Path) -> list[dict]:
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
-    noisy = ("timing_s/", "perf/", "collect/", "rollout/")
-    return [
-        {k: v for k, v in json.loads(line).items() if not k.startswith(noisy)} for line in lines
-    ]
+    return [steady(json.loads(line), "collect/") for line in lines]
 
 
 def learned(run_dir: Path) -> list[list[int]]:
