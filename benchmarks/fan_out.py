@@ -20,12 +20,12 @@ from common import main, spread, target
 from numpy.typing import NDArray
 from sides.karmarkar_karp import differencing
 
-from rlframe.balance import deal, sequence_costs
-from rlframe.batch import Batch
-from rlframe.fan_out import Share, collect, distribute
-from rlframe.packed import Packed
-from rlframe.plan import UpdatePlan, plan_update
-from rlframe.protocol import DP_METRIC, THREE_D_PROTO, Mesh
+from rlframe.batching.balance import deal, sequence_costs
+from rlframe.batching.batch import Batch
+from rlframe.batching.packed import Packed
+from rlframe.batching.plan import UpdatePlan, plan_update
+from rlframe.calling.fan_out import Share, collect, distribute
+from rlframe.calling.protocol import DP_METRIC, THREE_D_PROTO, Mesh
 
 WIDTHS, ROWS_A_RANK = (64, 256, 1024), 8
 SEQUENCES, RANKS = 8192, 128

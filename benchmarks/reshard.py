@@ -27,14 +27,14 @@ import torch
 from common import main, spread, target
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from rlframe.calling.protocol import Mesh
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.layout import Layout, ParamInfo, Plan
-from rlframe.model_cuts import cuts_of_model
-from rlframe.moving import Mover
-from rlframe.protocol import Mesh
-from rlframe.sharding import Cut, flat_layout, grid_layout
-from rlframe.storage import allocate, dtypes, local_view
 from rlframe.testing.dist import join, run_ranks
+from rlframe.weights.layout import Layout, ParamInfo, Plan
+from rlframe.weights.model_cuts import cuts_of_model
+from rlframe.weights.moving import Mover
+from rlframe.weights.sharding import Cut, flat_layout, grid_layout
+from rlframe.weights.storage import allocate, dtypes, local_view
 from rlframe_plugins.resharders.gather_all import GatherAll
 from rlframe_plugins.resharders.vanilla import Vanilla
 from rlframe_plugins.resharders.zero_redundancy import ZeroRedundancy

@@ -32,8 +32,8 @@ from sides.controller_shared import Peak
 
 from rlframe.interfaces.checkpoint import BaseWeights
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.layout import Layout, ParamInfo, Plan
 from rlframe.testing.dist import join, run_ranks
+from rlframe.weights.layout import Layout, ParamInfo, Plan
 from rlframe_plugins.checkpoint.transport import TransportCheckpoint
 from rlframe_plugins.codecs.delta import DeltaCodec
 from rlframe_plugins.codecs.full import FullCodec

@@ -13,9 +13,9 @@ __version__ = "0.1.0"
 _HOME = {
     "API_VERSION": "rlframe.host.hookspecs",
     "Algorithm": "rlframe.algorithm",
-    "Batch": "rlframe.batch",
+    "Batch": "rlframe.batching.batch",
     "BatchError": "rlframe.errors",
-    "Column": "rlframe.columns",
+    "Column": "rlframe.batching.columns",
     "Completion": "rlframe.requests",
     "Component": "rlframe.host.components",
     "Config": "rlframe.config",
@@ -43,8 +43,8 @@ _HOME = {
 
 if TYPE_CHECKING:
     from rlframe.algorithm import Algorithm, RoleSpec, Term
-    from rlframe.batch import Batch
-    from rlframe.columns import Column
+    from rlframe.batching.batch import Batch
+    from rlframe.batching.columns import Column
     from rlframe.config import Config
     from rlframe.errors import (
         BatchError,

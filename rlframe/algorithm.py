@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from rlframe.columns import Column, Schema, make_schema
+from rlframe.batching.columns import Column, Schema, make_schema
 from rlframe.config.checks import check_choice, check_range
-from rlframe.correction import RolloutCorrection, correction_weight
 from rlframe.errors import ConfigError, unknown_name
+from rlframe.learning.correction import RolloutCorrection, correction_weight
 from rlframe.requests import Group, Request, Row
 from rlframe.roles import Divergence, ModelKind, RoleSpec
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
     from torch import Tensor
 
-    from rlframe.batch import Batch
+    from rlframe.batching.batch import Batch
 
 __all__ = [
     "Algorithm",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlframe.algorithm import Algorithm
-    from rlframe.batch import Batch
+    from rlframe.batching.batch import Batch
 
 __all__ = ["MethodError", "ask", "ask_atoms", "ask_mapping", "raised_in"]
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from rlframe.algorithm import Algorithm, RoleSpec
-from rlframe.balance import width_of
-from rlframe.callbacks import CallbackList
-from rlframe.collector_client import CollectorClient
-from rlframe.collector_spec import CollectorParts, CollectorSpec
+from rlframe.batching.balance import width_of
+from rlframe.collecting.client import CollectorClient
+from rlframe.collecting.second_data import SecondData
+from rlframe.collecting.spec import CollectorParts, CollectorSpec
 from rlframe.config import Config
-from rlframe.connect import connect_checkpoint, longest_prompt, rollout_mesh
 from rlframe.data import PromptStream, open_dataset, stop_token_ids
 from rlframe.errors import ConfigError
+from rlframe.evaluating.validation import validation_rows, validator_of
 from rlframe.host.host import PluginHost
 from rlframe.inputs import check_rows
 from rlframe.interfaces.cluster import Cluster, WorkerGroup
@@ -26,19 +26,19 @@ from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import ModelSpec
 from rlframe.interfaces.transfer import CountedTransfer
+from rlframe.models.paths import load_tokenizer, resolve_model
 from rlframe.orchestrator import Orchestrator
 from rlframe.parts import Parts
-from rlframe.paths import load_tokenizer, resolve_model
 from rlframe.place import Place, find_place
-from rlframe.record import Recorder
+from rlframe.recording.callbacks import CallbackList
+from rlframe.recording.record import Recorder
 from rlframe.requests import Sampling
 from rlframe.rewards import Scorer
 from rlframe.roles import reads_text, roles_of
-from rlframe.second_data import SecondData
-from rlframe.shared_base import with_shared_bases
-from rlframe.snapshot import SnapshotStore
+from rlframe.snapshots.snapshot import SnapshotStore
 from rlframe.timeline import Timeline
-from rlframe.validation import validation_rows, validator_of
+from rlframe.weights.connect import connect_checkpoint, longest_prompt, rollout_mesh
+from rlframe.weights.shared_base import with_shared_bases
 
 __all__ = [
     "Built",

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from rlframe.config import Config
 from rlframe.errors import ConfigError
-from rlframe.snapshot import load_snapshot
+from rlframe.snapshots.snapshot import load_snapshot
 
 if TYPE_CHECKING:
     from rlframe.algorithm import Algorithm, ModelKind
     from rlframe.host.host import PluginHost
     from rlframe.interfaces.model import ModelEngine
-    from rlframe.run_dir import RunPlace
+    from rlframe.recording.run_dir import RunPlace
 
 __all__ = ["Fit", "build_policy", "fit", "resume_files", "run"]
 
@@ -68,7 +68,7 @@ def fit(
 
 def resume_files(resume: str | Path | None) -> list[Path]:
     """The config file that a resumed run continues with, under what else is said."""
-    from rlframe.run_dir import config_file
+    from rlframe.recording.run_dir import config_file
 
     return [] if resume is None or str(resume) == "auto" else [config_file(resume)]
 
@@ -81,14 +81,14 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
     Raises ``Stopped`` after SIGINT, SIGTERM or SIGHUP, once the state is saved.
     """
     from rlframe.anchor import anchored
-    from rlframe.connect import check_learnable
-    from rlframe.lives import live
-    from rlframe.paths import check_models
+    from rlframe.models.paths import check_models
+    from rlframe.recovery.lives import live
+    from rlframe.weights.connect import check_learnable
 
     check_learnable(config)
     check_models(config)
-    from rlframe.run_dir import open_run
-    from rlframe.summary import read_summary
+    from rlframe.recording.run_dir import open_run
+    from rlframe.recording.summary import read_summary
 
     config = anchored(config, host)
     place = open_run(config, resume)
@@ -107,7 +107,7 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
 
 def _is_finished(place: RunPlace, steps: int) -> bool:
     """Whether the run came to its end and its snapshot has all ``steps``."""
-    from rlframe.summary import NAME, read_summary
+    from rlframe.recording.summary import NAME, read_summary
 
     if place.snapshot is None or not (place.path / NAME).is_file():
         return False
@@ -122,7 +122,7 @@ def build_policy(config: Config, kind: ModelKind = "policy") -> ModelEngine:
     """
     from rlframe.build import engine_specs
     from rlframe.interfaces.strategy import RankInfo
-    from rlframe.paths import find_model
+    from rlframe.models.paths import find_model
 
     find_model("model.path", config.role("policy").model.path)
     algorithm: Algorithm = config.algo.load()(config.algo.config)

@@ -12,19 +12,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlframe.advantages import add_advantages, columns_read
 from rlframe.algorithm import RoleSpec
 from rlframe.asking import ask, ask_atoms, ask_mapping
-from rlframe.assemble_batch import join_entries
-from rlframe.batch import Batch
-from rlframe.engine_figures import EngineFigures
-from rlframe.entry import GroupEntry
+from rlframe.batching.assemble import join_entries
+from rlframe.batching.batch import Batch
+from rlframe.batching.ledger import Ledger
+from rlframe.batching.plan import UpdatePlan, plan_update
+from rlframe.calling.together import infer_together, update_together
+from rlframe.collecting.entry import GroupEntry
+from rlframe.collecting.gathering import Gathering
 from rlframe.errors import RlframeError
-from rlframe.gathering import Gathering
 from rlframe.interfaces.checkpoint import SyncStats
-from rlframe.latecomers import Latecomers
-from rlframe.ledger import Ledger
-from rlframe.metrics import (
+from rlframe.learning.advantages import add_advantages, columns_read
+from rlframe.parts import Parts
+from rlframe.recording.engine_figures import EngineFigures
+from rlframe.recording.metrics import (
     ROLE_PREFIX,
     Stopwatch,
     batch_metrics,
@@ -32,14 +34,12 @@ from rlframe.metrics import (
     score_metrics,
     staleness_metrics,
 )
-from rlframe.parts import Parts
-from rlframe.plan import UpdatePlan, plan_update
-from rlframe.profiling import StepProfiles
-from rlframe.publishing import Running, publish_to
+from rlframe.recording.profiling import StepProfiles
+from rlframe.recording.utilisation import Utilisation
+from rlframe.recovery.latecomers import Latecomers
 from rlframe.roles import roles_of
-from rlframe.run_state import Learned, load_run_state, run_state
-from rlframe.together import infer_together, update_together
-from rlframe.utilisation import Utilisation
+from rlframe.snapshots.run_state import Learned, load_run_state, run_state
+from rlframe.weights.publishing import Running, publish_to
 
 __all__ = ["Orchestrator", "Parts"]
 

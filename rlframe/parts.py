@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlframe.algorithm import Algorithm
-from rlframe.buffer import Buffer
-from rlframe.callbacks import CallbackList
-from rlframe.collector_client import CollectorClient
-from rlframe.columns import Schema
+from rlframe.batching.columns import Schema
+from rlframe.collecting.buffer import Buffer
+from rlframe.collecting.client import CollectorClient
 from rlframe.config import Config
 from rlframe.data import PromptStream
 from rlframe.interfaces.checkpoint import CheckpointEngine
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.transfer import CountedTransfer
+from rlframe.recording.callbacks import CallbackList
 from rlframe.timeline import Timeline
 
 if TYPE_CHECKING:
-    from rlframe.record import Recorder
-    from rlframe.second_data import SecondData
+    from rlframe.collecting.second_data import SecondData
+    from rlframe.recording.record import Recorder
 
 __all__ = ["Parts"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rlframe import RoleSpec, Term, ops
-from rlframe.columns import Column
+from rlframe.batching.columns import Column
 from rlframe.config import check_choice, check_range
 from rlframe_algorithms.critics import critic_figures, critic_role
 from rlframe_algorithms.kl_in_reward import KLInReward

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rlframe import Term
-from rlframe.columns import Column
+from rlframe.batching.columns import Column
 from rlframe.config import check_range
 from rlframe_algorithms.ppo import PPO
 

@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from controller_shared import BACK, COLUMNS, timed
 
-from rlframe.batch import Batch
+from rlframe.batching.batch import Batch
 
 _MOST = 14
 

@@ -21,14 +21,14 @@ from controller_shared import (
 )
 
 from rlframe.algorithm import RoleSpec
-from rlframe.batch import Batch
+from rlframe.batching.batch import Batch
+from rlframe.batching.columns import Column, make_schema
+from rlframe.batching.packed import Packed
 from rlframe.build import engine_specs
-from rlframe.columns import Column, make_schema
+from rlframe.calling.protocol import DP_METRIC, THREE_D_PROTO, Mesh, protocol
 from rlframe.config.load import Asked, load_config
 from rlframe.host.host import PluginHost
 from rlframe.interfaces.cluster import Placement, ResourcePool
-from rlframe.packed import Packed
-from rlframe.protocol import DP_METRIC, THREE_D_PROTO, Mesh, protocol
 from rlframe.testing.echo import EchoEngine
 
 _AXIS = {"prompt_ids": "P", "response_ids": "R", "rollout_logprobs": "R"}

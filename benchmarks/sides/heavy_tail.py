@@ -14,9 +14,9 @@ import torch
 from tensordict import TensorDict
 from transformers import AutoModelForCausalLM
 
+from rlframe.batching.plan import plan_update
 from rlframe.config import ModelConfig
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
-from rlframe.plan import plan_update
 from rlframe.requests import Completion, Request, Sampling
 from rlframe_plugins.rollouts.hf import HFRollout
 from rlframe_plugins.rollouts.torch.engine import TorchRollout

@@ -10,8 +10,8 @@ import os
 import time
 
 from rlframe import Batch, Completion, Request
+from rlframe.batching.plan import UpdatePlan
 from rlframe.interfaces.model import UpdateResult
-from rlframe.plan import UpdatePlan
 from rlframe_plugins.rollouts.torch.engine import TorchRollout
 from rlframe_strategies.engine import CausalLMEngine
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from rlframe.gguf import dequantised
+from rlframe.models.gguf import dequantised
 
 
 def make(gguf: str, folder: str) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import parts
 from torch import distributed as dist
 
+from rlframe.calling.protocol import ONE_TO_ALL, protocol
 from rlframe.interfaces.model import EngineSpec
-from rlframe.protocol import ONE_TO_ALL, protocol
 from rlframe_strategies.engine import CausalLMEngine
 
 COLLECTIVES = (

@@ -18,6 +18,6 @@ _TABLE = {
 }
 
 PROTOCOLS = tuple(
-    Component("protocol", name, f"rlframe.protocol:{constant}", summary=summary)
+    Component("protocol", name, f"rlframe.calling.protocol:{constant}", summary=summary)
     for name, (constant, summary) in _TABLE.items()
 )

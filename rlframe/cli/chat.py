@@ -14,7 +14,7 @@ from rlframe.errors import ConfigError
 from rlframe.host.host import current_host
 
 if TYPE_CHECKING:
-    from rlframe.chat import Partner
+    from rlframe.evaluating.chat import Partner
 
 __all__ = ["chat"]
 
@@ -38,7 +38,7 @@ def chat(arguments: argparse.Namespace) -> int:
     for note in loaded.notes:
         say(f"rlframe: note: {note}")
     policy = policy_of(target) if run is not None else None
-    from rlframe.chat import Partner
+    from rlframe.evaluating.chat import Partner
 
     with Partner(
         loaded.config,

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from rlframe.algorithm import Algorithm
 from rlframe.config import Config
-from rlframe.connect import check_learnable
 from rlframe.host.host import PluginHost
 from rlframe.interfaces.cluster import Cluster, Mapper
-from rlframe.paths import check_models
+from rlframe.models.paths import check_models
 from rlframe.roles import check_beside, roles_of
+from rlframe.weights.connect import check_learnable
 
 __all__ = ["check_inputs"]
 

@@ -34,10 +34,10 @@ def evaluate(arguments: argparse.Namespace) -> int:
     loaded = load_config(current_host(), asked)
     for note in loaded.notes:
         say(f"rlframe: note: {note}")
-    from rlframe.paths import find_model
+    from rlframe.models.paths import find_model
 
     find_model("MODEL", loaded.config.model.path)
-    from rlframe import evaluate as evaluation
+    from rlframe.evaluating import evaluate as evaluation
 
     options = evaluation.EvalOptions(
         samples=arguments.samples,
@@ -75,7 +75,7 @@ def asked_of(arguments: argparse.Namespace, run: Path | None) -> Asked:
     if run is None:
         flags["model"] = arguments.target
     else:
-        from rlframe.run_dir import config_file
+        from rlframe.recording.run_dir import config_file
 
         files.insert(0, config_file(run))
     # Nothing is logged: what the run's loggers and callbacks need may be gone.
@@ -86,7 +86,7 @@ def asked_of(arguments: argparse.Namespace, run: Path | None) -> Asked:
 def policy_of(target: Path) -> Path:
     """The policy in a snapshot, or in the newest one of a run. Raises SnapshotError."""
     from rlframe.errors import SnapshotError
-    from rlframe.snapshot import SnapshotStore, load_snapshot
+    from rlframe.snapshots.snapshot import SnapshotStore, load_snapshot
 
     if (target / _MANIFEST).is_file():
         return load_snapshot(target).path / "policy"

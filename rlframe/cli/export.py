@@ -17,7 +17,7 @@ def export(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"there is no run {run_dir}: name a folder that rlframe fit wrote")
     if out_dir.exists() and (not out_dir.is_dir() or any(out_dir.iterdir())):
         raise ConfigError(f"{out_dir} is there and not empty: name a new folder")
-    from rlframe.snapshot_export import export as write
+    from rlframe.snapshots.export import export as write
 
     write(run_dir, out_dir, adapter=arguments.adapter)
     print(f"wrote {out_dir}")

@@ -17,7 +17,7 @@ def asked(arguments: argparse.Namespace) -> Asked:
     resume = getattr(arguments, "resume", None)
     files = list(arguments.config)
     if resume is not None and resume != "auto":
-        from rlframe.run_dir import config_file
+        from rlframe.recording.run_dir import config_file
 
         files.insert(0, config_file(resume))
     return Asked(files, arguments.overrides, asked_flags(arguments))

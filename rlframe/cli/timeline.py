@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlframe.durable import replace_text
 from rlframe.errors import ConfigError
+from rlframe.snapshots.durable import replace_text
 from rlframe.timeline.analysis import Report, report
 from rlframe.timeline.chrome import trace
 from rlframe.timeline.file import Written, read_timeline

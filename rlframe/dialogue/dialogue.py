@@ -62,7 +62,7 @@ class Dialogue:
         Its sampling is the episode's, but for the seed, which each turn after the first has of its
         own.
         """
-        from rlframe.collector import episode_seed
+        from rlframe.collecting.collector import episode_seed
 
         sampling, turn = request.sampling, self.turns
         if room > 0:

@@ -245,7 +245,7 @@ _BASES = {
 }
 
 
-_OBJECTS = {"protocol": "rlframe.protocol:Protocol"}
+_OBJECTS = {"protocol": "rlframe.calling.protocol:Protocol"}
 """Kinds whose components are objects of a class."""
 
 

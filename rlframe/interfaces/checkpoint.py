@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlframe.interfaces.cluster import WorkerGroup
-from rlframe.layout import Layout, Plan
-from rlframe.sharding import Grouping
+from rlframe.weights.layout import Layout, Plan
+from rlframe.weights.sharding import Grouping
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlframe.adapters import Adapters
     from rlframe.interfaces.strategy import RankInfo
+    from rlframe.weights.adapters import Adapters
 
 __all__ = [
     "AfterGeneration",

@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rlframe.balance import WIDTH
-from rlframe.protocol import Mesh
-from rlframe.stacks import all_stacks
+from rlframe.batching.balance import WIDTH
+from rlframe.calling.protocol import Mesh
+from rlframe.recovery.stacks import all_stacks
 
 if TYPE_CHECKING:
     from rlframe.config import Config, PoolConfig
@@ -74,9 +74,9 @@ class WorkerGroup(ABC):
     def call(self, method: str, *args: Any) -> Future[Any]:
         """Call a method of the role's engine on its ranks; returns at once.
 
-        ``rlframe.fan_out`` carries the protocol out: a "concat" rule cuts a ``Batch`` and gives
-        ``[(handles by column, batch rows), ...]`` for ``Batch.add_handles``; a "list" rule gives
-        one result a collected rank. Raises ``WorkerError`` from the future.
+        ``rlframe.calling.fan_out`` carries the protocol out: a "concat" rule cuts a ``Batch`` and
+        gives ``[(handles by column, batch rows), ...]`` for ``Batch.add_handles``; a "list" rule
+        gives one result a collected rank. Raises ``WorkerError`` from the future.
         """
 
     @abstractmethod

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
+    from rlframe.collecting.entry import GroupEntry
     from rlframe.config import Config
-    from rlframe.entry import GroupEntry
     from rlframe.orchestrator import Orchestrator
     from rlframe.requests import Request
 

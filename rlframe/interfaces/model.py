@@ -9,21 +9,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlframe.algorithm import RoleSpec
+from rlframe.calling.protocol import (
+    ALL_TO_ALL,
+    DP_METRIC,
+    ONE_TO_ALL,
+    ONE_TO_ONE,
+    THREE_D_PROTO,
+    protocol,
+)
 from rlframe.errors import ConfigError
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
-from rlframe.layout import Layout, Plan
-from rlframe.mfu import device_peak
-from rlframe.profiling import TorchProfile
-from rlframe.protocol import ALL_TO_ALL, DP_METRIC, ONE_TO_ALL, ONE_TO_ONE, THREE_D_PROTO, protocol
+from rlframe.recording.mfu import device_peak
+from rlframe.recording.profiling import TorchProfile
+from rlframe.weights.layout import Layout, Plan
 
 if TYPE_CHECKING:
-    from rlframe.adapters import Adapters
-    from rlframe.batch import Batch
-    from rlframe.checksums import Query
+    from rlframe.batching.batch import Batch
+    from rlframe.batching.packed import Packed
+    from rlframe.batching.plan import UpdatePlan
     from rlframe.config import Selected
     from rlframe.interfaces.checkpoint import AfterGeneration, HandedOver, Transport
-    from rlframe.packed import Packed
-    from rlframe.plan import UpdatePlan
+    from rlframe.weights.adapters import Adapters
+    from rlframe.weights.checksums import Query
 
 __all__ = ["EngineSpec", "ModelEngine", "UpdateResult"]
 
@@ -132,7 +139,7 @@ class ModelEngine(ABC):
     @abstractmethod
     @protocol(ALL_TO_ALL)
     def checksums(self, queries: Sequence[Query]) -> list[int]:
-        """``rlframe.checksums`` of this rank's weights, one number a query."""
+        """``rlframe.weights.checksums`` of this rank's weights, one number a query."""
 
     @abstractmethod
     @protocol(ONE_TO_ALL)

@@ -7,22 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from rlframe.calling.protocol import ALL_TO_ALL, Mesh, protocol
 from rlframe.errors import ConfigError, SyncError
 from rlframe.interfaces.checkpoint import BaseWeights
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.layout import Layout, ParamInfo, Plan
-from rlframe.protocol import ALL_TO_ALL, Mesh, protocol
 from rlframe.requests import Completion, Request
-from rlframe.sharding import Grouping, generation_place
+from rlframe.weights.layout import Layout, ParamInfo, Plan
+from rlframe.weights.sharding import Grouping, generation_place
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlframe.adapters import Adapters
-    from rlframe.checksums import Query
     from rlframe.config import ModelConfig
     from rlframe.interfaces.checkpoint import Transport
-    from rlframe.replica_adapters import ReplicaAdapters
+    from rlframe.weights.adapters import Adapters
+    from rlframe.weights.checksums import Query
+    from rlframe.weights.replica_adapters import ReplicaAdapters
 
 __all__ = ["RolloutEngine", "RolloutSpec"]
 
@@ -154,7 +154,7 @@ class RolloutEngine(ABC):
 
         It comes in the trainer's types; ``served`` names those that weights have here.
         """
-        from rlframe.replica_adapters import ReplicaAdapters
+        from rlframe.weights.replica_adapters import ReplicaAdapters
 
         if late and self.version == version and not transport.together:
             return 0
@@ -204,8 +204,8 @@ class RolloutEngine(ABC):
 
     @protocol(ALL_TO_ALL)
     def checksums(self, queries: Sequence[Query]) -> list[int]:
-        """``rlframe.checksums`` of :meth:`weights`, one number a query."""
-        from rlframe.checksums import checksums
+        """``rlframe.weights.checksums`` of :meth:`weights`, one number a query."""
+        from rlframe.weights.checksums import checksums
 
         return checksums(queries, self.weights(), named=True)
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rlframe.algorithm import Divergence, Output
+from rlframe.calling.protocol import Mesh
 from rlframe.errors import ConfigError
-from rlframe.layout import Layout
-from rlframe.protocol import Mesh
+from rlframe.weights.layout import Layout
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
     from torch import Tensor
 
-    from rlframe.adapters import Adapters
     from rlframe.config import ModelConfig, OptimConfig
+    from rlframe.weights.adapters import Adapters
 
 __all__ = ["LossFn", "ModelSpec", "RankInfo", "Strategy"]
 

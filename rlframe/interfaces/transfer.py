@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlframe.packed import Packed, ragged_take
+from rlframe.batching.packed import Packed, ragged_take
 
 __all__ = [
     "CountedTransfer",

@@ -19,7 +19,7 @@ from rlframe.ops.groups import Columns, GroupStats, group_stats, stats_of
 from rlframe.ops.masked import Total, local_total, masked_whiten
 
 if TYPE_CHECKING:
-    from rlframe.batch import Batch
+    from rlframe.batching.batch import Batch
 
 __all__ = [
     "batch_normalised",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from rlframe.batch import Batch
+    from rlframe.batching.batch import Batch
 
 __all__ = ["Columns", "GroupStats", "episode_sums", "group_stats", "has_signal", "stats_of"]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from rlframe.batch import Batch
-from rlframe.collected import Collected
-from rlframe.entry import EpisodeSummary, GroupEntry, GroupSummary
+from rlframe.batching.batch import Batch
+from rlframe.collecting.collected import Collected
+from rlframe.collecting.entry import EpisodeSummary, GroupEntry, GroupSummary
 from rlframe.interfaces.loop import Tail
 from rlframe.requests import Request, Row, Sampling
 from rlframe.simulation.engine import SimEngine, SimSequence

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
-from rlframe.buffer import Buffer
-from rlframe.entry import GroupEntry
-from rlframe.gathering import Gathering
-from rlframe.intake import Intake
+from rlframe.batching.ledger import Ledger
+from rlframe.collecting.buffer import Buffer
+from rlframe.collecting.entry import GroupEntry
+from rlframe.collecting.gathering import Gathering
+from rlframe.collecting.intake import Intake
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.loop import Scheduler, Tail
 from rlframe.interfaces.transfer import LocalTransfer
-from rlframe.ledger import Ledger
 from rlframe.orchestrator import Orchestrator
-from rlframe.publishing import Running
 from rlframe.simulation.engine import SimEngine
 from rlframe.simulation.player import SimPlayer, SimPrompts, SimSpec
+from rlframe.weights.publishing import Running
 
 __all__ = ["SimReport", "SimRun"]
 

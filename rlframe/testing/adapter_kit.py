@@ -33,8 +33,8 @@ from rlframe.testing.strategy_runs import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlframe.adapters import Adapters
-    from rlframe.layout import Layout
+    from rlframe.weights.adapters import Adapters
+    from rlframe.weights.layout import Layout
 
 __all__ = ["AdapterKit"]
 

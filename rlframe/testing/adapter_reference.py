@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
     from torch import Tensor
 
-    from rlframe.adapters import Adapters
     from rlframe.algorithm import Output
+    from rlframe.weights.adapters import Adapters
 
 __all__ = ["AdapterReference"]
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from rlframe.advantages import checked_columns
 from rlframe.algorithm import Algorithm
-from rlframe.batch import Batch
-from rlframe.fan_out import Share, collect, distribute
-from rlframe.pack_columns import column_of
-from rlframe.protocol import THREE_D_PROTO, Mesh
+from rlframe.batching.batch import Batch
+from rlframe.batching.pack_columns import column_of
+from rlframe.calling.fan_out import Share, collect, distribute
+from rlframe.calling.protocol import THREE_D_PROTO, Mesh
+from rlframe.learning.advantages import checked_columns
 from rlframe.testing.algorithm_cases import Case
 
 __all__ = ["AdvantageChecks", "advantages_on_ranks"]

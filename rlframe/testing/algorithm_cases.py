@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlframe.advantages import checked_columns
 from rlframe.algorithm import Algorithm, RoleSpec
-from rlframe.batch import Batch
-from rlframe.packed import Packed
+from rlframe.batching.batch import Batch
+from rlframe.batching.packed import Packed
+from rlframe.learning.advantages import checked_columns
 
 __all__ = ["MIXED", "Case", "RowCase", "leaves_of", "make_case"]
 

@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlframe.advantages import checked_columns
 from rlframe.algorithm import Algorithm, Output, RoleSpec, Term
 from rlframe.errors import PluginError
 from rlframe.host.host import current_host
 from rlframe.host.resolve import resolve
+from rlframe.learning.advantages import checked_columns
 from rlframe.testing.advantage_checks import AdvantageChecks
 from rlframe.testing.algorithm_cases import MIXED, Case, RowCase, leaves_of, make_case
 from rlframe.testing.one_step import FIXED_LENGTH, one_step, same_step

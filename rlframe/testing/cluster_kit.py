@@ -22,14 +22,14 @@ import numpy as np
 import pytest
 
 from rlframe.algorithm import RoleSpec
-from rlframe.batch import Batch
+from rlframe.batching.batch import Batch
 from rlframe.build import engine_specs
+from rlframe.calling.protocol import Mesh
 from rlframe.config.load import Asked, load_config
 from rlframe.errors import ConfigError, TrainingError, WorkerError
 from rlframe.host.host import PluginHost
 from rlframe.interfaces.cluster import Cluster, Placement, ResourcePool, WorkerGroup
 from rlframe.interfaces.transfer import TransferEngine
-from rlframe.protocol import Mesh
 from rlframe.testing.echo import Counter
 
 __all__ = ["ClusterKit", "Started"]

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from rlframe.batching.packed import Packed
+from rlframe.calling.protocol import DP_METRIC, ONE_TO_ALL, ONE_TO_ONE, protocol
 from rlframe.errors import TrainingError
 from rlframe.interfaces.checkpoint import HandedOver
 from rlframe.interfaces.model import EngineSpec, ModelEngine, UpdateResult
 from rlframe.interfaces.transfer import Produced
-from rlframe.layout import Layout
-from rlframe.packed import Packed
-from rlframe.protocol import DP_METRIC, ONE_TO_ALL, ONE_TO_ONE, protocol
+from rlframe.weights.layout import Layout
 
 if TYPE_CHECKING:
-    from rlframe.batch import Batch
-    from rlframe.checksums import Query
+    from rlframe.batching.batch import Batch
+    from rlframe.batching.plan import UpdatePlan
     from rlframe.interfaces.checkpoint import AfterGeneration, Transport
-    from rlframe.layout import Plan
-    from rlframe.plan import UpdatePlan
+    from rlframe.weights.checksums import Query
+    from rlframe.weights.layout import Plan
 
 __all__ = ["Counter", "EchoEngine"]
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from typing import Any
 
-from rlframe.loops import ThreadLoop
+from rlframe.calling.loops import ThreadLoop
 
 __all__ = ["Denied", "HttpServer"]
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from rlframe.algorithm import Algorithm, Output, RoleSpec
-from rlframe.batch import Batch
-from rlframe.plan import MiniBatchPlan, plan_update
+from rlframe.batching.batch import Batch
+from rlframe.batching.plan import MiniBatchPlan, plan_update
 from rlframe.testing.simulated_update import Rows, simulate_step
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import pytest
 
+from rlframe.calling.protocol import Mesh, Protocol
 from rlframe.host.host import PluginHost
 from rlframe.host.resolve import resolve
-from rlframe.protocol import Mesh, Protocol
 from rlframe.testing.protocol_laws import (
     check_echo,
     check_rows,

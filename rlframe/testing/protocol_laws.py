@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from rlframe.batch import Batch
-from rlframe.columns import Column, make_schema
-from rlframe.fan_out import Share, collect, distribute
+from rlframe.batching.batch import Batch
+from rlframe.batching.columns import Column, make_schema
+from rlframe.batching.packed import Packed
+from rlframe.calling.fan_out import Share, collect, distribute
+from rlframe.calling.protocol import Mesh, Protocol
 from rlframe.interfaces.transfer import LocalTransfer
-from rlframe.packed import Packed
-from rlframe.protocol import Mesh, Protocol
 
 __all__ = [
     "CountingTransfer",

@@ -9,9 +9,9 @@ import pytest
 from rlframe.errors import RolloutError
 from rlframe.interfaces.rollout import RolloutEngine
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.layout import Layout, ParamInfo
 from rlframe.requests import Completion, Request, Sampling
 from rlframe.testing.rollout_reference import RolloutReference
+from rlframe.weights.layout import Layout, ParamInfo
 
 __all__ = ["RolloutControl"]
 

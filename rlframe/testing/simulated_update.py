@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlframe.algorithm import Algorithm, Output
-from rlframe.batch import Batch
-from rlframe.columns import Schema
-from rlframe.loss import Denominators, add_loss_mask, count_denominators, loss_share
-from rlframe.plan import MiniBatchPlan
+from rlframe.batching.batch import Batch
+from rlframe.batching.columns import Schema
+from rlframe.batching.plan import MiniBatchPlan
+from rlframe.learning.loss import Denominators, add_loss_mask, count_denominators, loss_share
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rlframe.algorithm import Output
-    from rlframe.layout import Layout
+    from rlframe.weights.layout import Layout
 
 __all__ = [
     "Job",

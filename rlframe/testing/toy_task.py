@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlframe.advantages import checked_columns
 from rlframe.algorithm import Algorithm, Output, RoleSpec
-from rlframe.assemble_batch import batch_of
-from rlframe.batch import Batch
-from rlframe.entry import GroupSummary
-from rlframe.metrics import ROLE_PREFIX, batch_metrics
-from rlframe.plan import plan_update
+from rlframe.batching.assemble import batch_of
+from rlframe.batching.batch import Batch
+from rlframe.batching.plan import plan_update
+from rlframe.collecting.entry import GroupSummary
+from rlframe.learning.advantages import checked_columns
+from rlframe.recording.metrics import ROLE_PREFIX, batch_metrics
 from rlframe.requests import Episode, Group, Request, Row, Segment
 from rlframe.testing.simulated_update import Rows, simulate_step
 

@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from rlframe.batch import Batch
+from rlframe.batching.batch import Batch
+from rlframe.batching.packed import Packed
 from rlframe.config.load import Asked, load_config
 from rlframe.errors import BatchError
 from rlframe.host.host import PluginHost
 from rlframe.interfaces.transfer import LocalTransfer, TransferEngine
-from rlframe.packed import Packed
 
 __all__ = ["TransferKit"]
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlframe.adapters import Adapters
 from rlframe.errors import ConfigError
 from rlframe.interfaces.strategy import ModelSpec, Strategy
-from rlframe.layout import Box, Layout, ParamInfo
-from rlframe.merging import MergedWeights, merge
+from rlframe.weights.adapters import Adapters
+from rlframe.weights.layout import Box, Layout, ParamInfo
+from rlframe.weights.merging import MergedWeights, merge
 from rlframe_strategies.passes import Passes
 from rlframe_strategies.side_by_side import mates
 

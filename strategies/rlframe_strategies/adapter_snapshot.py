@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from rlframe.errors import SnapshotError
-from rlframe.layout import Layout, ParamInfo
-from rlframe.merging import merge
-from rlframe.storage import local_view
+from rlframe.weights.layout import Layout, ParamInfo
+from rlframe.weights.merging import merge
+from rlframe.weights.storage import local_view
 from rlframe_strategies.boxes import SavedBoxes
 from rlframe_strategies.optim import squared_norm
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rlframe.errors import ModelError
 from rlframe.interfaces.strategy import ModelSpec
-from rlframe.layout import Layout
+from rlframe.weights.layout import Layout
 from rlframe_strategies.adapted import Adapted
 from rlframe_strategies.building import build_module, packing_of
 from rlframe_strategies.exporting import write_model

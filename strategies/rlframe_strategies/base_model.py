@@ -11,7 +11,7 @@ from torch import Tensor
 from rlframe.algorithm import Output
 from rlframe.errors import ModelError
 from rlframe.interfaces.strategy import LossFn, ModelSpec
-from rlframe.layout import Layout
+from rlframe.weights.layout import Layout
 from rlframe_strategies.passes import Passes
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from rlframe.errors import SnapshotError
-from rlframe.layout import Box, Layout, Piece
-from rlframe.storage import local_view
+from rlframe.weights.layout import Box, Layout, Piece
+from rlframe.weights.storage import local_view
 
 __all__ = ["SavedBoxes", "held_parts", "owned_pieces", "write_boxes", "write_parts"]
 

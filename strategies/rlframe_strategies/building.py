@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from rlframe.errors import ConfigError, ModelError
-from rlframe.paths import resolve_model
+from rlframe.models.paths import resolve_model
 from rlframe_strategies.attention import FLASH, supports_packing
 from rlframe_strategies.classifier import Classifier, is_own_kind
 from rlframe_strategies.loading import load_model, read_config, read_tensors

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlframe.config import check_range
-from rlframe.layout import Layout
+from rlframe.weights.layout import Layout
 from rlframe_strategies.base import TorchStrategy
 from rlframe_strategies.gradient_sum import GradientSum
 from rlframe_strategies.groups import ProcessGroup

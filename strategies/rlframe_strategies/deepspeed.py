@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from rlframe.config import check_range
 from rlframe.errors import ConfigError
-from rlframe.layout import Layout
-from rlframe.sharding import flat_layout
+from rlframe.weights.layout import Layout
+from rlframe.weights.sharding import flat_layout
 from rlframe_strategies.base import TorchStrategy
 from rlframe_strategies.classifier import Classifier
 from rlframe_strategies.deepspeed_optim import ZeroOptimiser, make_base

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlframe.layout import Layout, LocalView, ParamInfo, Piece
-from rlframe.sharding import flat_layout, flat_pieces
+from rlframe.weights.layout import Layout, LocalView, ParamInfo, Piece
+from rlframe.weights.sharding import flat_layout, flat_pieces
 
 __all__ = ["Zero", "ZeroFlat", "ZeroSharded"]
 

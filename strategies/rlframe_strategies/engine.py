@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlframe.advantages import checked_columns
-from rlframe.batch import Batch
-from rlframe.checksums import Query, checksums
+from rlframe.batching.batch import Batch
+from rlframe.batching.packed import Packed
+from rlframe.batching.plan import UpdatePlan, infer_plan
 from rlframe.errors import ConfigError, TrainingError
 from rlframe.interfaces.checkpoint import AfterGeneration, HandedOver, Transport
 from rlframe.interfaces.model import EngineSpec, ModelEngine, UpdateResult
 from rlframe.interfaces.strategy import RankInfo, Strategy
-from rlframe.layout import Layout, Plan
-from rlframe.packed import Packed
-from rlframe.plan import UpdatePlan, infer_plan
+from rlframe.learning.advantages import checked_columns
+from rlframe.weights.checksums import Query, checksums
+from rlframe.weights.layout import Layout, Plan
 from rlframe_strategies.hand_over import HandOver
 from rlframe_strategies.minibatch import MiniBatch, micro_of
 from rlframe_strategies.retokenise import Retokeniser
@@ -28,7 +28,7 @@ from rlframe_strategies.retokenise import Retokeniser
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlframe.adapters import Adapters
+    from rlframe.weights.adapters import Adapters
 
 __all__ = ["CausalLMEngine"]
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from rlframe.calling.protocol import Mesh
 from rlframe.config import Config as FitConfig
 from rlframe.config import check_range
 from rlframe.errors import ConfigError, ModelError
-from rlframe.layout import Layout, ParamInfo
-from rlframe.protocol import Mesh
+from rlframe.weights.layout import Layout, ParamInfo
 from rlframe_strategies.base import TorchStrategy
 from rlframe_strategies.context import share_inputs, use_context
 from rlframe_strategies.grid import Grid, Sizes

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlframe.interfaces.checkpoint import HandedOver
-from rlframe.moving import Mover
-from rlframe.storage import moved, named_views
+from rlframe.weights.moving import Mover
+from rlframe.weights.storage import moved, named_views
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rlframe.interfaces.checkpoint import AfterGeneration
     from rlframe.interfaces.strategy import Strategy
-    from rlframe.layout import Plan
+    from rlframe.weights.layout import Plan
 
 __all__ = ["HandOver"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlframe.errors import ConfigError, ModelError
-from rlframe.paths import resolve_model
+from rlframe.models.paths import resolve_model
 from rlframe_strategies.attention import register_packed_attention
 
 if TYPE_CHECKING:

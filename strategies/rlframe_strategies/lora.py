@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from rlframe.adapters import LowRank
 from rlframe.errors import ConfigError, unknown_name
+from rlframe.weights.adapters import LowRank
 from rlframe_strategies.classifier import Classifier
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from rlframe.algorithm import Algorithm, Output
 from rlframe.asking import ask_atoms, ask_mapping
-from rlframe.batch import Batch
+from rlframe.batching.batch import Batch
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.strategy import Strategy
-from rlframe.loss import add_loss_mask, count_denominators, loss_share
+from rlframe.learning.loss import add_loss_mask, count_denominators, loss_share
 from rlframe_strategies.rollout_gap import RolloutGap
 
 if TYPE_CHECKING:

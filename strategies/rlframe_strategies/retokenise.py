@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from rlframe import Batch, ModelError
+from rlframe.batching.packed import Packed
 from rlframe.data.render import conversation_tokens, same_tokens
-from rlframe.packed import Packed
 
 __all__ = ["Retokeniser"]
 

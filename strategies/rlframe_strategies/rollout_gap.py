@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlframe.algorithm import Term
-from rlframe.loss import Denominators, reduce_terms
+from rlframe.learning.loss import Denominators, reduce_terms
 from rlframe.ops.ratios import log_ratio
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlframe.layout import Box, Layout, ParamInfo, Piece
+from rlframe.weights.layout import Box, Layout, ParamInfo, Piece
 from rlframe_strategies.grid import Sizes
 
 __all__ = ["dim0_layout", "sharded_layout"]

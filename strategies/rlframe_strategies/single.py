@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlframe.errors import ConfigError
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.layout import Layout
+from rlframe.weights.layout import Layout
 from rlframe_strategies.base import TorchStrategy
 from rlframe_strategies.side_by_side import lay_side_by_side
 

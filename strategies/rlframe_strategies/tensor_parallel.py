@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from rlframe.calling.protocol import Mesh
 from rlframe.errors import ConfigError
-from rlframe.layout import Layout, ParamInfo, Piece
-from rlframe.model_cuts import cuts_of_model
-from rlframe.protocol import Mesh
-from rlframe.sharding import Cut, grid_layout
-from rlframe.storage import local_view
+from rlframe.weights.layout import Layout, ParamInfo, Piece
+from rlframe.weights.model_cuts import cuts_of_model
+from rlframe.weights.sharding import Cut, grid_layout
+from rlframe.weights.storage import local_view
 from rlframe_strategies.classifier import Classifier
 from rlframe_strategies.tensor_plan import styles_of
 from rlframe_strategies.vocabulary import Vocabulary

@@ -110,7 +110,7 @@ def make_tiny(directory: Path, seed: int = 0) -> Path:
     a folder that holds anything else.
     """
     from rlframe import ConfigError, fit
-    from rlframe.snapshot_export import export
+    from rlframe.snapshots.export import export
 
     if directory.is_dir() and any(directory.iterdir()) and not (directory / "config.json").exists():
         raise ConfigError(f"{directory} is there and holds no model: name a new folder")

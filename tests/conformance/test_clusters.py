@@ -8,9 +8,9 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+from rlframe.batching.packed import Packed
+from rlframe.calling.protocol import Protocol, protocol
 from rlframe.host.host import current_host
-from rlframe.packed import Packed
-from rlframe.protocol import Protocol, protocol
 from rlframe.testing import ClusterKit
 from rlframe.testing.echo import EchoEngine
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from rlframe.calling.protocol import DP_PROTO, THREE_D_ALL_MICRO_DP, THREE_D_PROTO, Mesh, Protocol
 from rlframe.errors import PluginError
 from rlframe.host.host import PluginHost
 from rlframe.host.resolve import resolve
-from rlframe.protocol import DP_PROTO, THREE_D_ALL_MICRO_DP, THREE_D_PROTO, Mesh, Protocol
 from rlframe.testing.protocol_kit import ProtocolKit
 
 NAMES = sorted(PluginHost().load().components("protocol"))
@@ -75,5 +75,5 @@ def test_a_stranger_may_add_one():
 
 
 def test_what_is_no_protocol_is_told_so():
-    with pytest.raises(PluginError, match="not a rlframe.protocol.Protocol"):
-        resolve(PluginHost().load(), "protocol", "rlframe.protocol:Mesh")
+    with pytest.raises(PluginError, match="not a rlframe.calling.protocol.Protocol"):
+        resolve(PluginHost().load(), "protocol", "rlframe.calling.protocol:Mesh")

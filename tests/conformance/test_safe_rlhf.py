@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlframe.batch import Batch
+from rlframe.batching.batch import Batch
 from rlframe.testing.algorithm_kit import AlgorithmKit
 from rlframe.testing.toy_task import ToyTask
 from rlframe_algorithms.safe_rlhf import SafeRLHF

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import rlframe
-from rlframe.snapshot_export import export
+from rlframe.snapshots.export import export
 from tests.e2e.small import options
 
 PPO = {"name": "ppo", "samples_per_prompt": 2}

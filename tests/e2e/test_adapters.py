@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import rlframe
-from rlframe.callbacks import Callback
 from rlframe.cli.main import main
+from rlframe.recording.callbacks import Callback
 from rlframe_strategies.base import TorchStrategy
 from tests.e2e.small import make_model, make_questions, options
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import rlframe
 from rlframe.interfaces.loop import Sampler, Scheduler
-from rlframe.snapshot import SnapshotStore
+from rlframe.snapshots.snapshot import SnapshotStore
 from rlframe_plugins.transfer.inline import InlineTransfer
 from tests.e2e.small import make_model, make_questions, options, steady
 

@@ -108,7 +108,7 @@ def test_help_lists_the_flags(capsys):
 
 
 def test_what_was_not_scored_is_counted():
-    from rlframe.evaluate import EvalOptions, summarise
+    from rlframe.evaluating.evaluate import EvalOptions, summarise
 
     row = Row((1,), {"prompt": "p"}, 0, Sampling())
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import rlframe
-from rlframe import snapshot
 from rlframe.errors import SnapshotError
-from rlframe.snapshot import SnapshotStore
+from rlframe.snapshots import snapshot
+from rlframe.snapshots.snapshot import SnapshotStore
 from tests.e2e.test_resume import start
 from tests.e2e.test_schedulers_run import SMALL, learned, run
 

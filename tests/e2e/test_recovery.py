@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import rlframe
 from rlframe.errors import MethodFault, StuckError, WorkerError
 from rlframe.orchestrator import Orchestrator
-from rlframe.snapshot import SnapshotStore
+from rlframe.snapshots.snapshot import SnapshotStore
 from rlframe_algorithms.grpo import GRPO
 from rlframe_plugins.envs.single_turn import SingleTurn
 from rlframe_strategies.engine import CausalLMEngine

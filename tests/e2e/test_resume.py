@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 import rlframe
-from rlframe.snapshot import SnapshotStore
+from rlframe.snapshots.snapshot import SnapshotStore
 from tests.e2e.small import steady
 
 STEPS = 5

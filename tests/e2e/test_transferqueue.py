@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import rlframe
+from rlframe.batching.packed import Packed
 from rlframe.errors import BatchError, ConfigError
-from rlframe.packed import Packed
 from rlframe.testing.cluster_kit import wait_until_gone
 from rlframe_plugins.clusters.ray.session import Session
 from rlframe_plugins.transfer.transferqueue import TransferQueueTransfer

@@ -13,7 +13,7 @@ pytest.importorskip("vllm", reason="rollout 'vllm' needs the package vllm: make 
 
 import rlframe
 from rlframe.requests import Completion, Sampling
-from rlframe.snapshot_export import export
+from rlframe.snapshots.export import export
 from rlframe.testing.models import tiny_model
 from rlframe.testing.rollout_reference import RolloutReference
 from rlframe.testing.tokenizers import char_tokenizer

@@ -9,10 +9,10 @@ import pytest
 
 from rlframe import Algorithm
 from rlframe.asking import MethodError, ask, ask_mapping
+from rlframe.calling.worker import Worker
 from rlframe.errors import BatchError, TrainingError, WorkerError
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.interfaces.transfer import LocalTransfer
-from rlframe.worker import Worker
 
 
 class Faulty(Algorithm):

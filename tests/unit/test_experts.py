@@ -11,11 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import MixtralConfig, Qwen3MoeConfig
 
+from rlframe.calling.protocol import Mesh
 from rlframe.errors import ConfigError
-from rlframe.fusing import experts_apart
-from rlframe.layout import ParamInfo
-from rlframe.protocol import Mesh
-from rlframe.sharding import Cut, ExpertGrid, flat_layout, grid_layout
+from rlframe.weights.fusing import experts_apart
+from rlframe.weights.layout import ParamInfo
+from rlframe.weights.sharding import Cut, ExpertGrid, flat_layout, grid_layout
 from rlframe_plugins.resharders.planner import missing_moves
 from tests.unit.whole_tensors import SIZES, cuts_of, filled, holders, reshard, whole
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlframe.packed import Packed, ragged_take
+from rlframe.batching.packed import Packed, ragged_take
 
 
 @pytest.mark.parametrize("longest", [3, 100])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rlframe.errors import SnapshotError
-from rlframe.snapshot import SnapshotStore, load_snapshot
+from rlframe.snapshots.snapshot import SnapshotStore, load_snapshot
 
 
 def write(directory: Path) -> None:
@@ -142,7 +142,7 @@ def test_another_format_is_refused_with_the_version_that_wrote_it(tmp_path):
 
 
 def test_a_manifest_cannot_point_outside(tmp_path):
-    from rlframe.snapshot_manifest import _body_hash
+    from rlframe.snapshots.manifest import _body_hash
 
     path = saved(tmp_path, 5).latest().path / "manifest.json"
     body = json.loads(path.read_text())
@@ -221,7 +221,7 @@ KILLER = """
 import os, signal, sys
 from pathlib import Path
 import torch
-from rlframe.snapshot import SnapshotStore
+from rlframe.snapshots.snapshot import SnapshotStore
 
 root = Path(sys.argv[1])
 
@@ -288,7 +288,7 @@ RACE = """
 import os, signal, sys
 from pathlib import Path
 import torch
-from rlframe.snapshot import SnapshotStore
+from rlframe.snapshots.snapshot import SnapshotStore
 
 run = Path(sys.argv[1])
 def write(directory):

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from rlframe.layout import Layout, ParamInfo, Piece
-from rlframe.model_cuts import cuts_of_model
-from rlframe.sharding import Cut
-from rlframe.storage import allocate, dtypes, local_view
+from rlframe.weights.layout import Layout, ParamInfo, Piece
+from rlframe.weights.model_cuts import cuts_of_model
+from rlframe.weights.sharding import Cut
+from rlframe.weights.storage import allocate, dtypes, local_view
 from rlframe_plugins.resharders.planner import missing_moves
 
 SIZES = {

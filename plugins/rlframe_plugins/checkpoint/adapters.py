@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlframe.adapters import Adapters
 from rlframe.interfaces.checkpoint import Transport
 from rlframe.interfaces.cluster import WorkerGroup
-from rlframe.layout import Layout, Plan
+from rlframe.weights.adapters import Adapters
+from rlframe.weights.layout import Layout, Plan
 from rlframe_plugins.resharders.planner import missing_moves
 
 __all__ = ["AdapterSync"]

@@ -10,7 +10,7 @@ from rlframe.config import check_range
 from rlframe.errors import ConfigError
 from rlframe.interfaces.checkpoint import AfterGeneration, CheckpointEngine, SyncStats
 from rlframe.interfaces.cluster import WorkerGroup
-from rlframe.layout import Plan
+from rlframe.weights.layout import Plan
 from rlframe_plugins.checkpoint.verify import Verifier
 from rlframe_plugins.resharders.measure import held_bytes, outside_bytes
 

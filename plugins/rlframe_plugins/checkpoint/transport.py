@@ -8,14 +8,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from rlframe.adapters import Adapters
 from rlframe.config import check_range
 from rlframe.errors import ConfigError, SyncError, WorkerError
 from rlframe.host.host import current_host
 from rlframe.host.resolve import resolve
 from rlframe.interfaces.checkpoint import CheckpointEngine, SyncStats, Transport
 from rlframe.interfaces.cluster import WorkerGroup
-from rlframe.layout import Layout, Plan
+from rlframe.weights.adapters import Adapters
+from rlframe.weights.layout import Layout, Plan
 from rlframe_plugins.checkpoint.adapters import AdapterSync
 from rlframe_plugins.checkpoint.verify import Verifier
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from rlframe.errors import SyncError
 from rlframe.interfaces.cluster import WorkerGroup
-from rlframe.layout import Box, Layout, Piece, Plan
+from rlframe.weights.layout import Box, Layout, Piece, Plan
 from rlframe_plugins.resharders.planner import without
 
 if TYPE_CHECKING:
-    from rlframe.checksums import Query
+    from rlframe.weights.checksums import Query
 
 __all__ = ["Verifier"]
 
@@ -85,7 +85,7 @@ def _ask_owners(plan: Plan, wanted: list[_Key], world: int) -> _Asked:
 
 
 def _query(layout: Layout, piece: Piece, box: Box) -> Query:
-    from rlframe.checksums import Query
+    from rlframe.weights.checksums import Query
 
     info = layout.params[piece.name]
     return Query(piece, box, info.shape, info.dtype)

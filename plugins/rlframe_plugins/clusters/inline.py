@@ -8,19 +8,19 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from rlframe.batch import Batch
+from rlframe.batching.batch import Batch
+from rlframe.calling.fan_out import collect, distribute
+from rlframe.calling.protocol import Mesh
+from rlframe.calling.worker import Worker
 from rlframe.config import Config as FitConfig
 from rlframe.config import check_range
 from rlframe.errors import WorkerError
-from rlframe.fan_out import collect, distribute
 from rlframe.interfaces.cluster import Cluster, ClusterInfo, Placement, WorkerGroup
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.interfaces.transfer import TransferEngine
-from rlframe.protocol import Mesh
 from rlframe.timeline import ProcessSpans
-from rlframe.worker import Worker
 from rlframe_plugins.clusters.watchdog import TooLate, Watchdog
 
 __all__ = ["InlineCluster"]

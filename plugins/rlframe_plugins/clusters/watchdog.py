@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rlframe.stacks import all_stacks
+from rlframe.recovery.stacks import all_stacks
 
 __all__ = ["TooLate", "Watchdog"]
 

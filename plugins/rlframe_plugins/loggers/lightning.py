@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rlframe import Config, ConfigError, SnapshotError
-from rlframe.durable import replace_text
 from rlframe.interfaces.loop import Logger, Metrics
-from rlframe.summary import read_summary
+from rlframe.recording.summary import read_summary
+from rlframe.snapshots.durable import replace_text
 
 __all__ = ["Cell", "LightningLogger", "Table", "remembered", "table"]
 

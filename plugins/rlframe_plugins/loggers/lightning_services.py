@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlframe import Config as FitConfig
-from rlframe.durable import replace_text
+from rlframe.snapshots.durable import replace_text
 from rlframe_plugins.loggers.lightning import LightningLogger, remembered, table
 
 __all__ = ["MLflowLogger", "WandbLogger"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rlframe.calling.protocol import Mesh
 from rlframe.config import Config
 from rlframe.errors import ConfigError, unknown_name
 from rlframe.interfaces.cluster import ClusterInfo, Mapper, Placement, ResourcePool
-from rlframe.protocol import Mesh
 
 __all__ = ["FixedMapper", "check_fit", "meshes"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlframe.errors import ModelError, unknown_name
-from rlframe.paths import resolve_model
+from rlframe.models.paths import resolve_model
 
 __all__ = ["Head", "ModelShape", "known_models", "load_model", "model_from_config"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from rlframe.calling.protocol import Mesh
 from rlframe.config import Config as FitConfig
 from rlframe.errors import ConfigError, unknown_name
 from rlframe.interfaces.cluster import ClusterInfo, Placement, ResourcePool
-from rlframe.protocol import Mesh
 from rlframe_plugins.mappers.dataflow import ROLLOUT
 from rlframe_plugins.mappers.fixed import check_fit, meshes
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlframe.calling.protocol import Mesh
 from rlframe.interfaces.cluster import Placement, ResourcePool
-from rlframe.protocol import Mesh
 from rlframe_plugins.mappers.catalogue import Hardware
 from rlframe_plugins.mappers.dataflow import ROLLOUT, STAGES, Unit
 from rlframe_plugins.mappers.grid import SCHEMES, SCHEMES_OF, Way

@@ -8,8 +8,8 @@ from pathlib import Path
 from rlframe.config.load import Asked, load_config
 from rlframe.errors import ConfigError
 from rlframe.host.host import current_host
+from rlframe.recording.run_dir import config_file
 from rlframe.roles import roles_of
-from rlframe.run_dir import config_file
 from rlframe_plugins.mappers.auto import AutoMapper
 from rlframe_plugins.mappers.dataflow import ROLLOUT
 

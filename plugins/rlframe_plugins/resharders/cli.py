@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rlframe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlframe.protocol import Mesh
-    from rlframe.sharding import ExpertGrid
+    from rlframe.calling.protocol import Mesh
+    from rlframe.weights.sharding import ExpertGrid
     from rlframe_plugins.resharders.report import Transition
 
 __all__ = ["add_reshard_command", "parse_experts", "parse_sizes"]
@@ -38,8 +38,8 @@ def add_reshard_command(subcommands: Any) -> None:
 
 def run_reshard(arguments: argparse.Namespace) -> int:
     """Count and print. Raises ConfigError, ModelError."""
-    from rlframe.model_cuts import cuts_of_model, meta_model
-    from rlframe.paths import resolve_model
+    from rlframe.models.paths import resolve_model
+    from rlframe.weights.model_cuts import cuts_of_model, meta_model
     from rlframe_plugins.resharders.report import transitions, whole_bytes
 
     mesh = parse_sizes(arguments.source, arguments.target)
@@ -64,7 +64,7 @@ def run_reshard(arguments: argparse.Namespace) -> int:
 
 def parse_sizes(source: str, target: str) -> Mesh:
     """A mesh from "p-t-d" and "pg-tg-dg-d". Raises ConfigError."""
-    from rlframe.protocol import Mesh
+    from rlframe.calling.protocol import Mesh
 
     p, t, d = _numbers("--from", source, ("p", "t", "d"))
     pg, tg, dg, dt = _numbers("--to", target, ("pg", "tg", "dg", "d"))
@@ -79,7 +79,7 @@ def parse_sizes(source: str, target: str) -> Mesh:
 
 def parse_experts(source: str | None, target: str | None) -> ExpertGrid | None:
     """An expert grid from "ep-tp" of training and of generation. Raises ConfigError."""
-    from rlframe.sharding import ExpertGrid
+    from rlframe.weights.sharding import ExpertGrid
 
     if source is None and target is None:
         return None

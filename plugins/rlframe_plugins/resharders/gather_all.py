@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlframe.interfaces.checkpoint import Resharder
-from rlframe.layout import Layout, Move, Plan
+from rlframe.weights.layout import Layout, Move, Plan
 
 __all__ = ["GatherAll"]
 

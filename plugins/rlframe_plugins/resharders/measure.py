@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlframe.layout import Box, Layout, ParamInfo
+from rlframe.weights.layout import Box, Layout, ParamInfo
 from rlframe_plugins.resharders.planner import without
 
 __all__ = ["bytes_of", "held_bytes", "outside_bytes"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from rlframe.protocol import Mesh
+from rlframe.calling.protocol import Mesh
 from rlframe_plugins.resharders.report import Transition
 
 __all__ = ["transition_svg"]

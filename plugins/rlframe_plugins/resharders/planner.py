@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from rlframe.layout import Box, Layout, Move, Piece
+from rlframe.weights.layout import Box, Layout, Move, Piece
 
 __all__ = ["missing_moves", "without"]
 

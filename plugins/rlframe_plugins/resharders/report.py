@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rlframe.layout import Box, Layout, ParamInfo, Plan
-from rlframe.protocol import Mesh
-from rlframe.sharding import (
+from rlframe.calling.protocol import Mesh
+from rlframe.weights.layout import Box, Layout, ParamInfo, Plan
+from rlframe.weights.sharding import (
     Cut,
     ExpertGrid,
     flat_layout,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlframe.interfaces.checkpoint import Resharder
-from rlframe.layout import Layout, Plan
+from rlframe.weights.layout import Layout, Plan
 from rlframe_plugins.resharders.planner import missing_moves
 
 __all__ = ["Vanilla"]

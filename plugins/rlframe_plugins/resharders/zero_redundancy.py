@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rlframe.config import check_range
 from rlframe.interfaces.checkpoint import Resharder
-from rlframe.layout import Layout, Plan
+from rlframe.weights.layout import Layout, Plan
 from rlframe_plugins.resharders.planner import missing_moves
 
 __all__ = ["ZeroRedundancy"]

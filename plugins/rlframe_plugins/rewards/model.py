@@ -12,7 +12,7 @@ from rlframe import Episode, ModelError, RewardError, Row
 from rlframe.config import check_choice, check_range
 from rlframe.data.render import conversation_tokens
 from rlframe.interfaces.data import Reward, RewardValue
-from rlframe.paths import resolve_model
+from rlframe.models.paths import resolve_model
 
 __all__ = ["ModelReward"]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rlframe.config import SamplingConfig, check_range
 from rlframe.errors import ModelError
 from rlframe.interfaces.rollout import RolloutSpec
-from rlframe.layout import Layout
 from rlframe.requests import Completion, FinishReason, Request, Sampling
+from rlframe.weights.layout import Layout
 from rlframe_plugins.rollouts.common import (
     StopStrings,
     check_request,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rlframe.config import SamplingConfig
 from rlframe.errors import RolloutError
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
-from rlframe.layout import Layout
 from rlframe.requests import Completion, FinishReason, Request
+from rlframe.weights.layout import Layout
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from rlframe.continuing import rest_of
+from rlframe.collecting.continuing import rest_of
 from rlframe.errors import EngineError, RolloutError
 from rlframe.requests import Completion, Request
 from rlframe_plugins.rollouts.fleet import Fleet, Place, RouterOptions

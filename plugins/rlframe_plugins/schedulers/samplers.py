@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlframe.buffer import InOrder
-from rlframe.entry import GroupEntry
+from rlframe.collecting.buffer import InOrder
+from rlframe.collecting.entry import GroupEntry
 from rlframe.interfaces.loop import Sampler
 
 __all__ = ["Freshest", "InOrder", "Windowed"]

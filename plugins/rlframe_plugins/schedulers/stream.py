@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from rlframe.collecting.entry import GroupEntry
+from rlframe.collecting.staleness import admissible, due
 from rlframe.config import Config as FitConfig
 from rlframe.config import check_range
-from rlframe.entry import GroupEntry
 from rlframe.errors import ConfigError
 from rlframe.host.host import current_host
 from rlframe.host.resolve import resolve
 from rlframe.interfaces.loop import Metrics, Sampler, Scheduler
 from rlframe.orchestrator import Orchestrator
-from rlframe.publishing import Running
-from rlframe.staleness import admissible, due
+from rlframe.weights.publishing import Running
 
 __all__ = ["AsyncScheduler"]
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlframe.batching.opaque import PickledRows
+from rlframe.batching.packed import Packed
 from rlframe.errors import BatchError, LostError
 from rlframe.interfaces.transfer import Handle, TransferEngine, travels
-from rlframe.opaque import PickledRows
-from rlframe.packed import Packed
 
 __all__ = ["RayTransfer"]
 

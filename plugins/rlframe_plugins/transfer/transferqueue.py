@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlframe.batching.opaque import PickledRows
+from rlframe.batching.packed import Packed
 from rlframe.config import check_range
 from rlframe.errors import BatchError
 from rlframe.interfaces.transfer import Handle, RowRef, TransferEngine, travels
-from rlframe.opaque import PickledRows
-from rlframe.packed import Packed
 from rlframe_plugins.transfer.transferqueue_actors import TransferQueueSystem
 
 if TYPE_CHECKING:

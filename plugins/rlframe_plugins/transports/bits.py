@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlframe.errors import SyncError
 from rlframe.interfaces.checkpoint import BaseWeights
-from rlframe.layout import Box, Piece, Plan
+from rlframe.weights.layout import Box, Piece, Plan
 
 if TYPE_CHECKING:
     import torch
@@ -69,7 +69,7 @@ def bucket_kind(plan: Plan, parts: Parts) -> np.dtype[Any]:
 
 def bucket_type(plan: Plan, parts: Parts) -> torch.dtype:
     """The type of a bucket's elements at the replica."""
-    from rlframe.storage import dtypes
+    from rlframe.weights.storage import dtypes
 
     name = parts[0][0]
     return dtypes({name: plan.target.params[name]})[name]
@@ -79,7 +79,7 @@ def part_views(
     plan: Plan, rank: int, parts: Parts, views: Mapping[str, Tensor]
 ) -> Iterator[Tensor]:
     """A trainer's own storage of each part, in its own type."""
-    from rlframe.storage import local_view
+    from rlframe.weights.storage import local_view
 
     pieces = _by_name(plan.source.ranks[rank])
     for name, box in parts:
@@ -131,7 +131,7 @@ def pieces_of(plan: Plan, rank: int) -> Target:
     """New storage for a rank's target on the CPU."""
     import torch
 
-    from rlframe.storage import allocate, dtypes
+    from rlframe.weights.storage import allocate, dtypes
 
     pieces = plan.target.ranks[rank]
     tensors = allocate(pieces, dtypes(plan.target.params), torch.device("cpu"))
@@ -157,7 +157,7 @@ def split_bits(plan: Plan, parts: Parts, bits: NDArray[Any]) -> Iterator[Tensor]
 
 def whole_part(target: Target, part: tuple[str, Box]) -> Tensor | None:
     """Where a rank keeps just this part, if it does so in one run."""
-    from rlframe.storage import local_view
+    from rlframe.weights.storage import local_view
 
     name, box = part
     pieces = target.pieces.get(name, ())
@@ -170,7 +170,7 @@ def whole_part(target: Target, part: tuple[str, Box]) -> Tensor | None:
 
 def _common(target: Target, parts: Parts, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Of parts that follow each other in ``flat``: what a rank holds, and where it is there."""
-    from rlframe.storage import local_view
+    from rlframe.weights.storage import local_view
 
     start = 0
     for name, box in parts:
@@ -191,6 +191,6 @@ def _by_name(pieces: Sequence[Piece]) -> dict[str, list[Piece]]:
 
 
 def _widths(plan: Plan) -> dict[str, int]:
-    from rlframe.storage import dtypes
+    from rlframe.weights.storage import dtypes
 
     return {name: kind.itemsize for name, kind in dtypes(plan.target.params).items()}

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from rlframe.errors import ConfigError, SyncError
 from rlframe.interfaces.checkpoint import BaseWeights, Codec, FetchedWeights, Transport
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.layout import Plan
+from rlframe.weights.layout import Plan
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from rlframe.moving import Mover
+    from rlframe.weights.moving import Mover
 
 __all__ = ["CollectiveTransport"]
 
@@ -92,7 +92,7 @@ class CollectiveTransport(Transport):
             ) from error
 
     def _mover(self, plan: Plan, rank: int, device: torch.device) -> Mover:
-        from rlframe.moving import Mover
+        from rlframe.weights.moving import Mover
 
         if self.key not in _movers:
             self._forget_former()
@@ -134,7 +134,7 @@ class _Group:
 
     def all_gather(self, whole: Tensor, mine: Tensor) -> None:
         if mine.device.type == "cpu":
-            from rlframe.links import in_pairs
+            from rlframe.weights.links import in_pairs
 
             in_pairs(self.group, whole, mine)
         else:

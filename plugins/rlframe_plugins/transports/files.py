@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rlframe.errors import ConfigError, SyncError
 from rlframe.interfaces.checkpoint import BaseWeights, Codec, FetchedWeights, Transport
-from rlframe.layout import Box, Plan
+from rlframe.weights.layout import Box, Plan
 from rlframe_plugins.reaper import Reaper
 from rlframe_plugins.transports.bits import (
     Parts,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlframe.layout import Plan
+from rlframe.weights.layout import Plan
 from rlframe_plugins.transports.copying import Bytes, fill, read_memory
 from rlframe_plugins.transports.files import DiskTransport, FileReceipt
 from rlframe_plugins.transports.memory import (

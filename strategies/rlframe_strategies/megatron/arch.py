@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlframe.errors import ConfigError, ModelError
-from rlframe.rope import rope_options
+from rlframe.models.rope import rope_options
 
 __all__ = ["SUPPORTED", "Arch"]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rlframe.layout import Layout
-from rlframe.storage import dtypes, local_view
+from rlframe.weights.layout import Layout
+from rlframe.weights.storage import dtypes, local_view
 from rlframe_strategies.boxes import owned_pieces
 
 if TYPE_CHECKING:

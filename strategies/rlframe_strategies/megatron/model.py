@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from rlframe.rope import inverse_frequencies
+from rlframe.models.rope import inverse_frequencies
 from rlframe_strategies.head import LogitMap
 from rlframe_strategies.megatron import shim
 from rlframe_strategies.megatron.arch import Arch
@@ -22,7 +22,7 @@ from rlframe_strategies.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from rlframe.interfaces.strategy import ModelSpec
-    from rlframe.sharding import Cut
+    from rlframe.weights.sharding import Cut
     from rlframe_strategies.megatron.parallel import Parallel
 
 __all__ = ["Blueprint", "Model", "build_model"]

@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rlframe.calling.protocol import Mesh
 from rlframe.errors import ModelError
-from rlframe.fusing import fused_layout, fusions_of
-from rlframe.layout import Layout, ParamInfo, Piece
-from rlframe.protocol import Mesh
-from rlframe.sharding import Cut, grid_layout, stage_of_layer
+from rlframe.weights.fusing import fused_layout, fusions_of
+from rlframe.weights.layout import Layout, ParamInfo, Piece
+from rlframe.weights.sharding import Cut, grid_layout, stage_of_layer
 
 __all__ = ["Chunk", "chunks_of", "key_of", "megatron_layout"]
 

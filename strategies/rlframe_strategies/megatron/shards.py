@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece
-from rlframe.sharding import flat_pieces
+from rlframe.weights.layout import Box, Layout, LocalView, ParamInfo, Piece
+from rlframe.weights.sharding import flat_pieces
 from rlframe_strategies.optim import Optimiser, squared_norm
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from rlframe.errors import ModelError
-from rlframe.layout import Layout, ParamInfo, Piece
-from rlframe.model_cuts import cuts_of_model
-from rlframe.sharding import Cut
-from rlframe.storage import local_view
+from rlframe.weights.layout import Layout, ParamInfo, Piece
+from rlframe.weights.model_cuts import cuts_of_model
+from rlframe.weights.sharding import Cut
+from rlframe.weights.storage import local_view
 from rlframe_strategies.module import LanguageModel
 
 if TYPE_CHECKING:

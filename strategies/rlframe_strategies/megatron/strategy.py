@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from rlframe.algorithm import Output
+from rlframe.calling.protocol import Mesh
 from rlframe.errors import ConfigError, ModelError
 from rlframe.interfaces.strategy import LossFn, ModelSpec, Strategy
-from rlframe.layout import Layout
-from rlframe.paths import resolve_model
-from rlframe.protocol import Mesh
+from rlframe.models.paths import resolve_model
+from rlframe.weights.layout import Layout
 from rlframe_strategies.exporting import write_model
 from rlframe_strategies.loading import dtype_of, read_config
 from rlframe_strategies.megatron.arch import Arch

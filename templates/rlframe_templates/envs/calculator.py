@@ -68,7 +68,7 @@ def demonstrations(rows: int, seed: int = 0) -> Iterator[dict[str, Any]]:
 def make_model(directory: Path, steps: int = 130, seed: int = 0) -> Path:
     """Warm the shipped model up and export it; a minute or two. Raises ConfigError."""
     from rlframe import fit
-    from rlframe.snapshot_export import export
+    from rlframe.snapshots.export import export
 
     batch = 64
     with tempfile.TemporaryDirectory() as scratch:

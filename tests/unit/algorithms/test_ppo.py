@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlframe.advantages import checked_columns
 from rlframe.algorithm import Output
+from rlframe.learning.advantages import checked_columns
 from rlframe.testing.algorithm_cases import MIXED, RowCase, make_case
 from rlframe.testing.simulated_update import micro_of
 from rlframe.testing.toy_task import ToyTask

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlframe.batch import Batch
+from rlframe.batching.batch import Batch
+from rlframe.batching.plan import plan_update
 from rlframe.config import ModelConfig, OptimConfig, Selected
 from rlframe.errors import ConfigError, ModelError
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
-from rlframe.plan import plan_update
 from rlframe.testing.models import VOCABULARY, tiny_model
 from rlframe_algorithms.distill import Distill
 from rlframe_strategies.engine import CausalLMEngine

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlframe.errors import SnapshotError
-from rlframe.layout import Layout, ParamInfo
+from rlframe.weights.layout import Layout, ParamInfo
 from rlframe_strategies.boxes import SavedBoxes, owned_pieces, write_boxes
 from rlframe_strategies.fsdp import dim0_layout
 

@@ -10,18 +10,18 @@ import torch
 
 pytest.importorskip("deepspeed", reason="strategy 'deepspeed' needs deepspeed: make test-deepspeed")
 
+from rlframe.calling.protocol import Mesh
 from rlframe.config import LoraConfig, ModelConfig, OptimConfig
 from rlframe.errors import ConfigError
 from rlframe.interfaces.strategy import ModelSpec, RankInfo, Strategy
-from rlframe.layout import Layout, Plan
-from rlframe.model_cuts import cuts_of_model
-from rlframe.moving import Mover
-from rlframe.protocol import Mesh
-from rlframe.sharding import grid_layout
-from rlframe.storage import local_view
 from rlframe.testing.models import random_micro, tiny_model
 from rlframe.testing.strategy_reference import Reference
 from rlframe.testing.strategy_runs import summed_loss
+from rlframe.weights.layout import Layout, Plan
+from rlframe.weights.model_cuts import cuts_of_model
+from rlframe.weights.moving import Mover
+from rlframe.weights.sharding import grid_layout
+from rlframe.weights.storage import local_view
 from rlframe_plugins.resharders.planner import missing_moves
 from rlframe_strategies.deepspeed import DeepSpeedStrategy
 from tests.unit.strategies.deepspeed_runs import HOST, NAMES, SHARDED, STAGES, build, ranks

@@ -10,13 +10,13 @@ import torch
 
 pytest.importorskip("deepspeed", reason="strategy 'deepspeed' needs deepspeed: make test-deepspeed")
 
-from rlframe.batch import Batch
+from rlframe.batching.batch import Batch
+from rlframe.batching.plan import plan_update
+from rlframe.calling.fan_out import distribute
+from rlframe.calling.protocol import DP_METRIC, Mesh
 from rlframe.config import ModelConfig, OptimConfig, Selected
-from rlframe.fan_out import distribute
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.strategy import ModelSpec
-from rlframe.plan import plan_update
-from rlframe.protocol import DP_METRIC, Mesh
 from rlframe.testing.models import VOCABULARY, tiny_model
 from rlframe_algorithms.distill import Distill
 from rlframe_algorithms.grpo import GRPO

@@ -13,11 +13,11 @@ pytest.importorskip("deepspeed", reason="strategy 'deepspeed' needs deepspeed: m
 
 from rlframe.config import OptimConfig
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.layout import Layout
-from rlframe.storage import local_view
 from rlframe.testing.models import random_micro, tiny_model
 from rlframe.testing.strategy_reference import Reference
 from rlframe.testing.strategy_runs import Job, run_job, summed_loss, whole_weights
+from rlframe.weights.layout import Layout
+from rlframe.weights.storage import local_view
 from rlframe_strategies.deepspeed import DeepSpeedStrategy
 from rlframe_strategies.fsdp import FSDPStrategy
 from rlframe_strategies.single import SingleStrategy

@@ -7,13 +7,13 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rlframe.advantages import add_advantages
-from rlframe.batch import Batch
+from rlframe.batching.batch import Batch
+from rlframe.batching.plan import plan_update
 from rlframe.config import ModelConfig, OptimConfig, Selected
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
 from rlframe.interfaces.transfer import LocalTransfer
-from rlframe.plan import plan_update
+from rlframe.learning.advantages import add_advantages
 from rlframe_algorithms.grpo import GRPO
 from rlframe_algorithms.sft import SFT
 from rlframe_strategies.engine import CausalLMEngine

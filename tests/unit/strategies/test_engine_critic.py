@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlframe.advantages import checked_columns
-from rlframe.batch import Batch
+from rlframe.batching.batch import Batch
+from rlframe.batching.plan import plan_update
 from rlframe.config import ModelConfig, OptimConfig, Selected
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
-from rlframe.plan import plan_update
+from rlframe.learning.advantages import checked_columns
 from rlframe.testing.dist import run_ranks
 from rlframe.testing.models import tiny_model
 from rlframe_algorithms.clip_cov import ClipCov

@@ -13,9 +13,9 @@ from rlframe.algorithm import Output
 from rlframe.config import ModelConfig, OptimConfig
 from rlframe.errors import ConfigError, TrainingError
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
-from rlframe.layout import Layout, ParamInfo
 from rlframe.testing.dist import run_ranks
 from rlframe.testing.models import random_micro, tiny_model
+from rlframe.weights.layout import Layout, ParamInfo
 from rlframe_strategies.fsdp import FSDPStrategy, dim0_layout
 from rlframe_strategies.groups import ProcessGroup
 from rlframe_strategies.module import LanguageModel

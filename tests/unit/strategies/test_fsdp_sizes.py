@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import torch
 
+from rlframe.calling.protocol import Mesh
 from rlframe.config import ModelConfig, OptimConfig
 from rlframe.config.load import Asked, load_config
 from rlframe.errors import ConfigError
 from rlframe.host.host import PluginHost
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
-from rlframe.layout import Layout, Plan
-from rlframe.moving import Mover
-from rlframe.protocol import Mesh
-from rlframe.sharding import grid_layout
-from rlframe.storage import local_view
 from rlframe.testing.dist import RankError, run_ranks
 from rlframe.testing.models import tiny_model
 from rlframe.testing.strategy_reference import Reference
 from rlframe.testing.strategy_runs import SEEDS, Job, run_job, whole_weights
+from rlframe.weights.layout import Layout, Plan
+from rlframe.weights.moving import Mover
+from rlframe.weights.sharding import grid_layout
+from rlframe.weights.storage import local_view
 from rlframe_plugins.resharders.planner import missing_moves
 from rlframe_strategies.fsdp import FSDPStrategy
 from rlframe_strategies.single import SingleStrategy
@@ -179,7 +179,7 @@ def other(folder: Path, kind: str) -> Path:
 
 def reshard(rank: RankInfo, path: Path) -> int:
     """Move weights from 2 x 2 ranks to generation by single ranks and pairs; bytes received."""
-    from rlframe.model_cuts import cuts_of_model, meta_model
+    from rlframe.weights.model_cuts import cuts_of_model, meta_model
 
     strategy = FSDPStrategy(FSDPStrategy.Config(tp=2), rank)
     strategy.build(ModelSpec(str(path), ModelConfig(path=str(path))))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlframe.checksums import Query, checksum, checksums
-from rlframe.layout import Box, Layout, LocalView, Move, ParamInfo, Piece, Plan
-from rlframe.storage import allocate, dtypes, local_view, moved, named_views
 from rlframe.testing.dist import join, run_ranks
+from rlframe.weights.checksums import Query, checksum, checksums
+from rlframe.weights.layout import Box, Layout, LocalView, Move, ParamInfo, Piece, Plan
+from rlframe.weights.storage import allocate, dtypes, local_view, moved, named_views
 from rlframe_strategies.fsdp import dim0_layout
 from rlframe_strategies.hand_over import HandOver
 
@@ -193,7 +193,7 @@ def test_checksums_see_a_bit_a_swap_and_a_shift(kind):
 
 
 def test_a_large_tensor_is_summed_in_chunks(monkeypatch):
-    from rlframe import checksums as module
+    from rlframe.weights import checksums as module
 
     tensor = torch.randn(50, 7)
     box = Box((0, 0), (50, 7))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlframe.batch import Batch
+from rlframe.batching.batch import Batch
+from rlframe.batching.plan import plan_update
+from rlframe.calling.fan_out import distribute
+from rlframe.calling.protocol import DP_METRIC
 from rlframe.config import ModelConfig, OptimConfig, Selected
-from rlframe.fan_out import distribute
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.strategy import ModelSpec
-from rlframe.plan import plan_update
-from rlframe.protocol import DP_METRIC
 from rlframe.testing.dist import run_ranks
 from rlframe.testing.models import tiny_model
 from rlframe_algorithms.distill import Distill

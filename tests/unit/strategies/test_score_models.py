@@ -14,7 +14,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from rlframe.batch import Batch
+from rlframe.batching.batch import Batch
 from rlframe.config import ModelConfig, OptimConfig
 from rlframe.errors import ModelError
 from rlframe.interfaces.strategy import ModelSpec, RankInfo

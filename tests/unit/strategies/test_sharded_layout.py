@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlframe.calling.protocol import Mesh
 from rlframe.errors import ConfigError
-from rlframe.layout import Layout, ParamInfo
-from rlframe.protocol import Mesh
-from rlframe.sharding import Cut, grid_layout
+from rlframe.weights.layout import Layout, ParamInfo
+from rlframe.weights.sharding import Cut, grid_layout
 from rlframe_strategies.grid import Sizes
 from rlframe_strategies.sharded_layout import sharded_layout
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from rlframe.layout import Layout
 from rlframe.testing.models import tiny_model
 from rlframe.testing.strategy_kit import StrategyKit
+from rlframe.weights.layout import Layout
 from rlframe_strategies.boxes import SavedBoxes
 from rlframe_strategies.fsdp import FSDPStrategy, _sharded
 from rlframe_strategies.module import LanguageModel

@@ -1,4 +1,4 @@
-"""The process of one rank: a Ray actor around :class:`rlframe.worker.Worker`.
+"""The process of one rank: a Ray actor around :class:`rlframe.calling.worker.Worker`.
 
 Calls to engines run one after the other on one thread, in the order in which the controller made
 them. What must answer meanwhile (stacks, requests for completions) has threads of its own.
@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import ray
 
-from rlframe.batch import Batch
+from rlframe.batching.batch import Batch
+from rlframe.batching.packed import Packed
+from rlframe.calling.worker import Worker
 from rlframe.host.resolve import ship_file
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.interfaces.transfer import Handle, Produced, TransferEngine
-from rlframe.packed import Packed
-from rlframe.stacks import all_stacks
+from rlframe.recovery.stacks import all_stacks
 from rlframe.timeline import ProcessSpans
-from rlframe.worker import Worker
 from rlframe_plugins.clusters.ray.serving import Serving
 from rlframe_plugins.clusters.ray.slots import add_slots
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import ray
 
 from rlframe.interfaces.rollout import RolloutEngine
-from rlframe.layout import Layout
 from rlframe.requests import Completion, Request
+from rlframe.weights.layout import Layout
 from rlframe_plugins.clusters.ray.failures import translate
 from rlframe_plugins.clusters.ray.replica import RayReplica
 from rlframe_plugins.rollouts.router import Router, RouterOptions

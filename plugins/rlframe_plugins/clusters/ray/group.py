@@ -9,14 +9,14 @@ from typing import Any
 
 import ray
 
-from rlframe.batch import Batch
-from rlframe.fan_out import Share, collect, distribute
+from rlframe.batching.batch import Batch
+from rlframe.batching.opaque import bytes_of
+from rlframe.calling.fan_out import Share, collect, distribute
+from rlframe.calling.protocol import Mesh, Protocol
+from rlframe.calling.worker import declared_protocol
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.rollout import RolloutEngine
 from rlframe.interfaces.transfer import Handle, TransferEngine
-from rlframe.opaque import bytes_of
-from rlframe.protocol import Mesh, Protocol
-from rlframe.worker import declared_protocol
 from rlframe_plugins.clusters.ray.actor import Reply
 from rlframe_plugins.clusters.ray.client import RayRollout
 from rlframe_plugins.clusters.ray.crew import Crew, Member, Sent

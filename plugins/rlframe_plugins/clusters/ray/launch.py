@@ -19,6 +19,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from rlframe.calling.protocol import Mesh
 from rlframe.config import Config, Selected
 from rlframe.config.validate import selected_components
 from rlframe.errors import ConfigError, WorkerError
@@ -27,7 +28,6 @@ from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.interfaces.transfer import TransferEngine
-from rlframe.protocol import Mesh
 from rlframe_plugins.clusters.ray.actor import Boot, Where, WorkerActor
 from rlframe_plugins.clusters.ray.crew import Bound, Crew, Member, Sent
 from rlframe_plugins.clusters.ray.failures import translate

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from rlframe.calling.loops import ThreadLoop
 from rlframe.config import SamplingConfig, check_range
 from rlframe.errors import ConfigError, RolloutError
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
-from rlframe.layout import Layout
-from rlframe.loops import ThreadLoop
 from rlframe.requests import Completion, Request
+from rlframe.weights.layout import Layout
 from rlframe_plugins.rollouts.common import check_request, load_config
 from rlframe_plugins.rollouts.http.client import HttpOptions
 from rlframe_plugins.rollouts.http.connection import Address

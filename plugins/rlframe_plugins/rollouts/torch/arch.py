@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlframe.errors import ModelError
-from rlframe.rope import inverse_frequencies, rope_options
+from rlframe.models.rope import inverse_frequencies, rope_options
 
 __all__ = ["SUPPORTED", "Arch", "rope_tables"]
 

@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from rlframe.calling.protocol import Mesh
 from rlframe.config import SamplingConfig, check_range
 from rlframe.errors import RolloutError
 from rlframe.interfaces.rollout import RolloutSpec
-from rlframe.layout import Layout
-from rlframe.protocol import Mesh
 from rlframe.requests import Completion, Request
+from rlframe.weights.layout import Layout
 from rlframe_plugins.rollouts.common import (
     StopStrings,
     check_request,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from rlframe.calling.protocol import Mesh
 from rlframe.errors import ConfigError, ModelError
-from rlframe.layout import Layout
-from rlframe.model_cuts import cuts_of_model, meta_model
-from rlframe.protocol import Mesh
-from rlframe.sharding import Grouping, grid_layout
+from rlframe.weights.layout import Layout
+from rlframe.weights.model_cuts import cuts_of_model, meta_model
+from rlframe.weights.sharding import Grouping, grid_layout
 
 __all__ = ["generation_mesh", "sharded_layout"]
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlframe import ConfigError, RolloutError
+from rlframe.calling.protocol import Mesh
 from rlframe.errors import SyncError
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
-from rlframe.layout import Layout
-from rlframe.protocol import Mesh
 from rlframe.requests import Completion, Request
+from rlframe.weights.layout import Layout
 from rlframe_plugins.rollouts.common import check_request, end_ids, load_config, seed_of
 from rlframe_plugins.rollouts.torch.placing import generation_mesh
 from rlframe_plugins.rollouts.vllm.config import VLLMConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import rlframe
-from rlframe.callbacks import CallbackError
+from rlframe.recording.callbacks import CallbackError
 from tests.e2e.small import make_model, make_questions, options
 
 pytest.importorskip("lightning")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
+from rlframe.calling.protocol import Mesh
 from rlframe.interfaces.cluster import WorkerGroup
 from rlframe.interfaces.rollout import RolloutEngine
-from rlframe.protocol import Mesh
 
 
 class FakeGroup(WorkerGroup):

@@ -16,10 +16,10 @@ from rlframe.config import LoraConfig, ModelConfig, OptimConfig
 from rlframe.errors import SyncError
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
-from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece, strides
-from rlframe.storage import dtypes, local_view
 from rlframe.testing.dist import run_ranks
 from rlframe.testing.models import random_micro, tiny_model
+from rlframe.weights.layout import Box, Layout, LocalView, ParamInfo, Piece, strides
+from rlframe.weights.storage import dtypes, local_view
 from rlframe_plugins.checkpoint.adapters import AdapterSync
 from rlframe_plugins.checkpoint.transport import TransportCheckpoint
 from rlframe_plugins.resharders.zero_redundancy import ZeroRedundancy

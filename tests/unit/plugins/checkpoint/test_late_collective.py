@@ -10,8 +10,8 @@ import torch
 
 from rlframe.errors import SyncError
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.layout import Layout
 from rlframe.testing.dist import run_ranks
+from rlframe.weights.layout import Layout
 from rlframe_plugins.transports import collective
 from rlframe_plugins.transports.collective import CollectiveTransport
 from tests.unit.plugins.checkpoint.test_transport import (

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlframe.errors import SyncError
-from rlframe.layout import Layout
+from rlframe.weights.layout import Layout
 from tests.unit.plugins.checkpoint.test_transport import (
     PARAMS,
     RESHARDERS,

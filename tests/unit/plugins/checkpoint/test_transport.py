@@ -20,9 +20,9 @@ from rlframe.errors import ConfigError, SyncError
 from rlframe.interfaces.checkpoint import Codec
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece
-from rlframe.storage import allocate, dtypes, local_view
 from rlframe.testing.dist import run_ranks
+from rlframe.weights.layout import Box, Layout, LocalView, ParamInfo, Piece
+from rlframe.weights.storage import allocate, dtypes, local_view
 from rlframe_plugins import reaper
 from rlframe_plugins.checkpoint.hybrid import HybridCheckpoint
 from rlframe_plugins.checkpoint.transport import TransportCheckpoint

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from rlframe.checksums import checksums
+from rlframe.calling.protocol import protocol_of
 from rlframe.config import ModelConfig
 from rlframe.errors import ConfigError, SyncError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.layout import Layout
-from rlframe.protocol import protocol_of
+from rlframe.weights.checksums import checksums
+from rlframe.weights.layout import Layout
 from rlframe_plugins.checkpoint.transport import TransportCheckpoint
 from rlframe_plugins.checkpoint.verify import Verifier
 from rlframe_plugins.resharders.gather_all import GatherAll

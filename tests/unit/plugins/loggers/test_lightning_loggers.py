@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlframe.errors import ConfigError
-from rlframe.summary import write_summary
+from rlframe.recording.summary import write_summary
 
 pytest.importorskip("lightning")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rlframe.calling.protocol import Mesh
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.layout import Layout, ParamInfo, Plan
-from rlframe.moving import Mover
-from rlframe.protocol import Mesh
-from rlframe.sharding import Cut, grid_layout
-from rlframe.storage import allocate, dtypes, local_view
 from rlframe.testing.dist import join, run_ranks
+from rlframe.weights.layout import Layout, ParamInfo, Plan
+from rlframe.weights.moving import Mover
+from rlframe.weights.sharding import Cut, grid_layout
+from rlframe.weights.storage import allocate, dtypes, local_view
 from rlframe_plugins.resharders.measure import held_bytes, outside_bytes
 from rlframe_plugins.resharders.report import transitions, whole_bytes
 from rlframe_plugins.resharders.vanilla import Vanilla
@@ -125,7 +125,7 @@ def test_measured_bytes_and_storage_equal_the_formulas(mesh):
 
 
 def test_all_gather_engines_receive_everything():
-    from rlframe.sharding import flat_layout
+    from rlframe.weights.sharding import flat_layout
     from rlframe_plugins.resharders.gather_all import GatherAll
 
     mesh = Mesh(2, 1, 4, 1, 2)

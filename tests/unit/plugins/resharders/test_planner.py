@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlframe.layout import Box, Layout, LocalView, ParamInfo, Piece
+from rlframe.weights.layout import Box, Layout, LocalView, ParamInfo, Piece
 from rlframe_plugins.resharders.planner import missing_moves, without
 from rlframe_plugins.resharders.zero_redundancy import ZeroRedundancy
 

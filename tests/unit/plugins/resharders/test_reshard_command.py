@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig, MixtralConfig, Qwen2Config
 
+from rlframe.calling.protocol import Mesh
 from rlframe.cli.main import main
-from rlframe.layout import ParamInfo
-from rlframe.protocol import Mesh
-from rlframe.sharding import Cut
+from rlframe.weights.layout import ParamInfo
+from rlframe.weights.sharding import Cut
 from rlframe_plugins.resharders.report import transitions
 
 LLAMA = {

@@ -13,7 +13,7 @@ import torch
 
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.layout import Layout, ParamInfo
+from rlframe.weights.layout import Layout, ParamInfo
 from rlframe_plugins.rollouts.torch.engine import TorchRollout
 
 FORK = multiprocessing.get_context("fork")

@@ -11,8 +11,8 @@ import torch
 from rlframe.config import ModelConfig
 from rlframe.errors import RolloutError
 from rlframe.interfaces.rollout import RolloutSpec
-from rlframe.layout import Layout, ParamInfo
 from rlframe.requests import Completion, Request
+from rlframe.weights.layout import Layout, ParamInfo
 from rlframe_plugins.rollouts.replay import ReplayRollout
 
 ROWS = [

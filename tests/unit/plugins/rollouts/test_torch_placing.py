@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from rlframe.calling.protocol import THREE_D_ALL_MICRO_DP, Mesh
 from rlframe.config import ModelConfig
 from rlframe.errors import ConfigError, ModelError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.layout import Layout, ParamInfo
-from rlframe.model_cuts import cuts_of_model, meta_model
-from rlframe.protocol import THREE_D_ALL_MICRO_DP, Mesh
-from rlframe.sharding import grid_layout
 from rlframe.testing.models import tiny_model
+from rlframe.weights.layout import Layout, ParamInfo
+from rlframe.weights.model_cuts import cuts_of_model, meta_model
+from rlframe.weights.sharding import grid_layout
 from rlframe_plugins.resharders.gather_all import GatherAll
 from rlframe_plugins.resharders.measure import outside_bytes
 from rlframe_plugins.resharders.vanilla import Vanilla

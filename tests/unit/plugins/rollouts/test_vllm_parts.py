@@ -11,9 +11,9 @@ from rlframe.config import ModelConfig
 from rlframe.errors import RolloutError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import RankInfo
-from rlframe.layout import Layout, ParamInfo
 from rlframe.requests import Request, Sampling
 from rlframe.testing.models import tiny_model
+from rlframe.weights.layout import Layout, ParamInfo
 from rlframe_plugins.rollouts.vllm.config import VLLMConfig
 from rlframe_plugins.rollouts.vllm.engine import VLLMRollout
 from rlframe_plugins.rollouts.vllm.parcel import Parcel, opened_parcel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlframe.packed import Packed
+from rlframe.batching.packed import Packed
 
 pytest.importorskip("ray")
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from rlframe.calling.protocol import Mesh
 from rlframe.config import ModelConfig
 from rlframe.errors import ConfigError, ModelError
 from rlframe.interfaces.strategy import ModelSpec
-from rlframe.protocol import Mesh
-from rlframe.storage import local_view
+from rlframe.weights.storage import local_view
 from rlframe_strategies.loading import read_config
 from rlframe_strategies.megatron.arch import Arch
 from rlframe_strategies.megatron.placing import chunks_of, key_of, megatron_layout

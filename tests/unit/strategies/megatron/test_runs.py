@@ -13,15 +13,10 @@ pytest.importorskip("megatron.core", reason="needs megatron-core: make test-mega
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from rlframe.calling.protocol import Mesh
 from rlframe.config import LoraConfig, ModelConfig, OptimConfig
 from rlframe.errors import ConfigError, ModelError
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
-from rlframe.layout import Layout
-from rlframe.model_cuts import cuts_of_model
-from rlframe.moving import Mover
-from rlframe.protocol import Mesh
-from rlframe.sharding import grid_layout
-from rlframe.storage import local_view
 from rlframe.testing.dist import run_ranks
 from rlframe.testing.models import random_micro
 from rlframe.testing.strategy_runs import (
@@ -32,6 +27,11 @@ from rlframe.testing.strategy_runs import (
     summed_loss,
     whole_weights,
 )
+from rlframe.weights.layout import Layout
+from rlframe.weights.model_cuts import cuts_of_model
+from rlframe.weights.moving import Mover
+from rlframe.weights.sharding import grid_layout
+from rlframe.weights.storage import local_view
 from rlframe_plugins.resharders.zero_redundancy import ZeroRedundancy
 from rlframe_strategies.fsdp import FSDPStrategy
 from rlframe_strategies.megatron import shim

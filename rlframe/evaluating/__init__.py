@@ -1,0 +1,1 @@
+"""A policy outside of training: validation, `rlframe eval` and its estimators, `rlframe chat`."""

@@ -1,0 +1,1 @@
+"""From a batch to losses: advantages, sampler mismatch, masks and denominators."""

@@ -1,0 +1,1 @@
+"""Model folders: where they lie, what their config says, GGUF files made readable."""

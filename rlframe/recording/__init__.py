@@ -1,0 +1,1 @@
+"""What a run leaves behind and shows of itself: its folder, figures, samples, loggers, traces."""

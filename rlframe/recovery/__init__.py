@@ -1,0 +1,1 @@
+"""After something broke: the lives of a run, restarts, latecomers, stacks."""
