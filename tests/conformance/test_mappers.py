@@ -43,6 +43,7 @@ class TestAuto(MapperKit):
         devices = {
             "pebble": {
                 "memory_gib": 2.11,
+                "host_gib": 4,
                 "tflops": 0.1,
                 "memory_gbs": 10,
                 "link_gbs": 1,

@@ -42,6 +42,8 @@ class AutoMapper(Mapper):
         """Network of the catalogue, as ib-200; auto takes the device's own."""
         devices: str = ""
         """File with further devices, networks and constants (see rlframe map --calibrate)."""
+        host_gib: float = 0.0
+        """GiB of host memory a node, at least 0; 0 takes that of the catalogue."""
         prompt_tokens: int = 0
         """Tokens of a prompt on average, at least 0; 0 takes data.max_prompt_tokens."""
         response_tokens: str = ""
@@ -57,6 +59,7 @@ class AutoMapper(Mapper):
 
         def __post_init__(self) -> None:
             """Check ranges; raises ValueError."""
+            check_range(self, "host_gib", 0)
             check_range(self, "prompt_tokens", 0)
             check_range(self, "staleness", 1)
             check_pins(self.pin)
@@ -113,7 +116,8 @@ class AutoMapper(Mapper):
         if network is not None and network not in catalogue.networks:
             known = catalogue.networks
             raise ConfigError(f"mapper.network: {unknown_name('network', network, known)}")
-        return hardware_of(catalogue, cluster.nodes, cluster.devices_per_node, name, network)
+        found = hardware_of(catalogue, cluster.nodes, cluster.devices_per_node, name, network)
+        return found.with_host(self.config.host_gib)
 
 
 def _device_kind(device: str, catalogue: Catalogue) -> str:

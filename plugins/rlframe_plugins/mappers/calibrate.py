@@ -64,13 +64,21 @@ def _rates(device: str) -> dict[str, float]:
     return rates
 
 
+def _host_gib(device: str) -> float:
+    """This machine's memory over its GPUs, or over its cores."""
+    import torch
+
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    count = os.cpu_count() if device == "cpu" else torch.cuda.device_count()
+    return total / (count or 1)
+
+
 def _memory_gib(device: str) -> float:
     if device != "cpu":
         import torch
 
         return float(torch.cuda.get_device_properties(0).total_memory) / 2**30
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return total / (os.cpu_count() or 1) / 2**30
+    return _host_gib(device)
 
 
 def _row(value: float, basis: str, source: str) -> dict[str, Any]:
@@ -99,6 +107,7 @@ def calibrate() -> str:
     )
     entry = {
         "memory_gib": round(_memory_gib(device), 2),
+        "host_gib": round(_host_gib(device), 2),
         "tflops": float(f"{large / 1e12:.4g}"),
         "memory_gbs": float(f"{rates['memory'] / 1e9:.4g}"),
         "link_gbs": float(f"{rates['host'] / 2e9:.4g}"),

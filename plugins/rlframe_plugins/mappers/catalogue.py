@@ -27,9 +27,13 @@ _HARDWARE = re.compile(r"(?:(\d+)x)?(\d+):([\w.-]+?)(?:@([\w.-]+))?")
 
 @dataclass(frozen=True)
 class Device:
-    """One accelerator. Bandwidths are 10^9 B/s in one direction, ``tflops`` dense 10^12 FLOP/s."""
+    """One accelerator. Bandwidths are 10^9 B/s in one direction, ``tflops`` dense 10^12 FLOP/s.
+
+    ``host_gib`` is the host memory of a node over its devices.
+    """
 
     memory_gib: float
+    host_gib: float
     tflops: float
     memory_gbs: float
     link_gbs: float
@@ -71,6 +75,7 @@ class Constants:
     wake_s: float
     context_gib: float
     fragmentation_share: float
+    host_memory_share: float
     logits_chunk_tokens: float
     logits_bytes: float
     gathered_layers: float
@@ -103,6 +108,7 @@ class Hardware:
     devices: int
     name: str
     memory: float
+    host_memory: float
     flops: float
     memory_rate: float
     link_rate: float
@@ -121,6 +127,15 @@ class Hardware:
         """Bytes of a device that models may take."""
         usable = self.memory * (1 - self.constants.fragmentation_share)
         return usable - self.constants.context_gib * GIB
+
+    @property
+    def host_capacity(self) -> float:
+        """Bytes of host memory, a device's share, that states may take."""
+        return self.host_memory * self.constants.host_memory_share
+
+    def with_host(self, gib: float) -> Hardware:
+        """The same machine with ``gib`` GiB of host memory a node; 0 leaves it as it is."""
+        return replace(self, host_memory=gib * GIB / self.devices) if gib else self
 
     def of(self, nodes: int) -> Hardware:
         """The same machine with another number of nodes."""
@@ -212,6 +227,7 @@ def hardware_of(
         devices=devices,
         name=kind,
         memory=device.memory_gib * GIB,
+        host_memory=device.host_gib * GIB,
         flops=device.tflops * 1e12 * c.gemm_share,
         memory_rate=device.memory_gbs * 1e9 * c.memory_share,
         link_rate=device.link_gbs * 1e9 * c.link_share,

@@ -29,6 +29,7 @@ def add_map_command(subcommands: Any) -> None:
     add("--critic-model", metavar="CONFIG_OR_NAME", help="model of critics and scorers")
     add("--role-model", action="append", default=[], metavar="ROLE=MODEL", help="model of a role")
     add("--hardware", metavar="16x8:a100-80g[@ib-200]", help="nodes x devices a node : kind")
+    add("--host-memory", type=float, default=0, metavar="GIB", help="GiB of host memory a node")
     add("--devices", metavar="FILE", help="further devices, networks and constants")
     add("--prompts", type=int, default=1024, help="prompts a step")
     add("--samples", type=int, default=0, help="responses a prompt; 0 takes the method's")
@@ -126,8 +127,10 @@ def _search(arguments: argparse.Namespace) -> Planned:
             raise ConfigError(f"rlframe map needs --{name}")
     if arguments.plans < 1 or arguments.staleness < 1:
         raise ConfigError("--plans and --staleness must be at least 1")
+    if not 0 <= arguments.host_memory < float("inf"):
+        raise ConfigError("--host-memory must be at least 0 GiB; 0 takes the catalogue's")
     catalogue = load_catalogue(arguments.devices)
-    hardware = parse_hardware(arguments.hardware, catalogue)
+    hardware = parse_hardware(arguments.hardware, catalogue).with_host(arguments.host_memory)
     flow = _dataflow(arguments.algo, [text.partition("=")[0] for text in arguments.role_model])
     work = _workload(arguments, flow)
     units = _units(arguments, flow, work)

@@ -11,7 +11,7 @@ from rlframe.errors import ConfigError
 from rlframe_plugins.mappers.catalogue import GIB, Catalogue, Hardware, hardware_of
 from rlframe_plugins.mappers.dataflow import STAGES
 from rlframe_plugins.mappers.planner import PARTS, Plan, Planned
-from rlframe_plugins.mappers.problem import Choices
+from rlframe_plugins.mappers.problem import Choices, Problem
 from rlframe_plugins.mappers.search import Search
 from rlframe_plugins.mappers.space import build_problem
 
@@ -26,6 +26,7 @@ _WORDS = {
 }
 _GB = 1e9
 _MORE_MEMORY = (1.25, 1.5, 2.0)
+_MOST = 1024.0
 
 
 def binding(plan: Plan) -> dict[str, tuple[str, str, float]]:
@@ -44,25 +45,33 @@ def binding(plan: Plan) -> dict[str, tuple[str, str, float]]:
 
 
 def memory_price(planned: Planned) -> str | None:
-    """What more memory a device would buy, or None where memory does not bind.
+    """What more memory a device, or host memory, would buy; None where neither binds.
 
-    Looks for the least of a quarter, half or all of a device's memory on top that makes a step
-    more than 1 % faster (in the reduced problem).
+    Looks for the least of a quarter, half or all of what there is on top that makes a step more
+    than 1 % faster (in the reduced problem).
     """
     if not planned.plans:
         return None
     best = planned.plans[0]
-    for factor in _MORE_MEMORY:
-        larger = replace(planned.problem, capacity=planned.problem.capacity * factor)
-        found = Search(larger).alternatives(1)
-        if found and found[0].value < 0.99 * best.seconds:
-            plan = planned.plan_of(found[0])
-            missing = max(p.used for p in plan.pools) - best.capacity
-            return (
-                f"memory binds: with {missing / _GB:.1f} GB more a device a step would take "
-                f"{plan.seconds:.1f} s instead of {best.seconds:.1f} s"
-            )
+    for name, words in (("capacity", "memory"), ("host_capacity", "host memory")):
+        if name == "host_capacity" and not any(pool.host for pool in best.pools):
+            continue
+        for factor in _MORE_MEMORY:
+            found = Search(_with(planned.problem, name, factor)).alternatives(1)
+            if found and found[0].value < 0.99 * best.seconds:
+                plan = planned.plan_of(found[0])
+                used = [p.used if name == "capacity" else p.host for p in plan.pools]
+                missing = max(used) - getattr(best, name)
+                return (
+                    f"{words} binds: with {missing / _GB:.1f} GB more a device a step would take "
+                    f"{plan.seconds:.1f} s instead of {best.seconds:.1f} s"
+                )
     return None
+
+
+def _with(problem: Problem, name: str, factor: float) -> Problem:
+    """The problem with another capacity, ``name`` of the device or its host memory."""
+    return replace(problem, **{name: getattr(problem, name) * factor})
 
 
 def why_it_loses(best: Plan, other: Plan) -> str:
@@ -84,41 +93,76 @@ def why_it_loses(best: Plan, other: Plan) -> str:
 
 @dataclass(frozen=True)
 class Shortage:
-    """Why nothing fits: the unit that needs most of a device, bytes it misses, what would help."""
+    """Why nothing fits: bytes a device that are missing, or of host memory, and what would help.
+
+    ``unit`` needs ``needs`` bytes of a device with nothing else on it, the most of all. What is
+    ``missing`` holds with the host memory that there is, what is ``host_missing`` with the
+    device's own (None: no host memory would do).
+    """
 
     unit: str
     needs: float
     capacity: float
+    missing: float
+    host_capacity: float
+    host_missing: float | None
     remedies: tuple[str, ...]
 
-    @property
-    def missing(self) -> float:
-        """Bytes of a device."""
-        return self.needs - self.capacity
-
     def __str__(self) -> str:
-        text = (
-            f"no plan fits: '{self.unit}' needs {self.needs / _GB:.1f} GB a device at the least, "
-            f"{self.missing / _GB:.1f} GB more than the {self.capacity / _GB:.1f} GB there are"
+        text = "no plan fits: "
+        if self.needs > self.capacity:
+            text += f"'{self.unit}' needs {self.needs / _GB:.1f} GB a device at the least; "
+        text += (
+            f"a device misses {self.missing / _GB:.1f} GB beside its {self.capacity / _GB:.1f} GB"
         )
+        if self.host_missing is not None:
+            text += (
+                f", or {self.host_missing / _GB:.1f} GB of host memory beside its "
+                f"{self.host_capacity / _GB:.1f} GB"
+            )
         return f"{text}. It would fit {'; or '.join(self.remedies)}." if self.remedies else text
 
 
 def shortage(planned: Planned, catalogue: Catalogue) -> Shortage:
-    """What is missing where nothing fits.
-
-    What a unit needs is least where nothing else stays on its devices, so the one with the largest
-    least need decides.
-    """
-    needs = [_least_need(choices) for choices in planned.problem.choices]
+    """What is missing where nothing fits, as the reduced problem says."""
+    problem = planned.problem
+    needs = [_least_need(choices, problem) for choices in problem.choices]
     unit = int(np.argmax(needs))
-    needed = needs[unit]
-    remedies = [*_more_nodes(planned), *_larger_devices(planned, catalogue)]
-    return Shortage(planned.problem.names[unit], needed, planned.hardware.capacity, tuple(remedies))
+    missing = _missing(problem, "capacity")
+    return Shortage(
+        unit=problem.names[unit],
+        needs=needs[unit],
+        capacity=problem.capacity,
+        missing=missing if missing is not None else needs[unit] - problem.capacity,
+        host_capacity=problem.host_capacity,
+        host_missing=_missing(problem, "host_capacity"),
+        remedies=(*_more_nodes(planned), *_larger_devices(planned, catalogue)),
+    )
 
 
-def _least_need(choices: Choices) -> float:
-    return float((choices.resident + choices.working).min())
+def _least_need(choices: Choices, problem: Problem) -> float:
+    """Bytes of a device at the least, host memory being what it is."""
+    need = choices.resident + choices.working
+    able = choices.host <= problem.host_capacity
+    return float(need[able].min() if able.any() else need.min())
+
+
+def _missing(problem: Problem, name: str) -> float | None:
+    """Bytes more of a capacity with which something fits, to a hundredth; None if none would do."""
+
+    def fits(factor: float) -> bool:
+        return bool(Search(_with(problem, name, factor)).alternatives(1))
+
+    high = 2.0
+    while not fits(high):
+        high *= 2
+        if high > _MOST:
+            return None
+    low = high / 2
+    while high - low > low / 100:
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return float(getattr(problem, name)) * (high - 1)
 
 
 def _fits(planned: Planned, hardware: Hardware) -> bool:

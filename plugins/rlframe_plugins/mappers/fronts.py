@@ -13,25 +13,30 @@ from rlframe_plugins.mappers.problem import Floats, Ints, Problem
 
 __all__ = ["SetFront", "SetFronts", "SetTable", "least_table", "set_table"]
 
-_WORKING, _RESIDENT = 5, 4
+_RESIDENT, _WORKING, _HOST = 4, 5, 6
 
 
 @dataclass(frozen=True)
 class SetFront:
     """Ways of a set on one pool size that no other way beats.
 
-    ``rows`` (k, 6): four stage seconds, resident and working bytes; ``ways`` (k, members): the
-    choice of each member.
+    ``rows`` (k, 7): four stage seconds, resident, working and host bytes; ``ways`` (k, members):
+    the choice of each member.
     """
 
     rows: Floats
     ways: Ints
 
 
-def _rows(problem: Problem, unit: int, chosen: Ints) -> Floats:
-    choices = problem.choices[unit]
-    memory = (choices.resident[chosen], choices.working[chosen])
-    return np.column_stack([choices.seconds[chosen], *memory])
+def _scarce(problem: Problem) -> frozenset[int]:
+    """Pool sizes on which host memory may run out; elsewhere it need not be looked at."""
+    most = np.zeros(problem.grains + 1)
+    for choices in problem.choices:
+        own = np.zeros_like(most)
+        inside = choices.grains <= problem.grains
+        np.maximum.at(own, choices.grains[inside], choices.host[inside])
+        most += own
+    return frozenset(np.flatnonzero(most > problem.host_capacity).tolist())
 
 
 class SetFronts:
@@ -43,6 +48,7 @@ class SetFronts:
     def __init__(self, problem: Problem, limit: float = np.inf) -> None:
         self.problem = problem
         self.limit = limit
+        self._scarce = _scarce(problem)
         self._units = [self._by_grains(unit) for unit in range(len(problem.names))]
         self._least = [self._least_by_grains(unit) for unit in range(len(problem.names))]
         self._sets: dict[tuple[int, ...], dict[int, SetFront]] = {}
@@ -64,6 +70,7 @@ class SetFronts:
     def _keep(self, rows: Floats, ways: Ints, members: tuple[int, ...], grains: int) -> SetFront:
         """Rows that fit, may win, and are not beaten."""
         fits = rows[:, _RESIDENT] + rows[:, _WORKING] <= self.problem.capacity
+        fits &= rows[:, _HOST] <= self.problem.host_capacity
         rows, ways = rows[fits], ways[fits]
         if len(rows) and self.limit < np.inf:
             alive = self._bound(rows, members, grains) < self.limit
@@ -84,6 +91,12 @@ class SetFronts:
             columns[:, :4] = np.maximum(columns[:, :4], least)
         return self.problem.objective.value(columns)
 
+    def _rows(self, unit: int, chosen: Ints, grains: int) -> Floats:
+        choices = self.problem.choices[unit]
+        host = choices.host[chosen] * (grains in self._scarce)
+        memory = (choices.resident[chosen], choices.working[chosen], host)
+        return np.column_stack([choices.seconds[chosen], *memory])
+
     def _by_grains(self, unit: int) -> dict[int, SetFront]:
         """A unit's own ways that are worth something: a front for each grains and key."""
         choices = self.problem.choices[unit]
@@ -91,16 +104,17 @@ class SetFronts:
         fits = choices.resident + choices.working <= self.problem.capacity
         if paired:
             fits = np.isfinite(choices.resident)
+        fits &= choices.host <= self.problem.host_capacity
         result: dict[int, SetFront] = {}
-        for grains in np.unique(choices.grains):
+        for grains in np.unique(choices.grains).tolist():
             here = np.flatnonzero((choices.grains == grains) & fits)
             kept = []
             for key in np.unique(choices.key[here]) if paired else (None,):
                 same = here if key is None else here[choices.key[here] == key]
-                kept.append(same[front(_rows(self.problem, unit, same))])
+                kept.append(same[front(self._rows(unit, same, grains))])
             chosen = np.concatenate(kept) if kept else here
             if len(chosen):
-                result[int(grains)] = SetFront(_rows(self.problem, unit, chosen), chosen[:, None])
+                result[grains] = SetFront(self._rows(unit, chosen, grains), chosen[:, None])
         return result
 
     def of(self, members: tuple[int, ...]) -> dict[int, SetFront]:
@@ -126,7 +140,7 @@ class SetFronts:
     def _merge(
         self, head: SetFront, last: SetFront, members: tuple[int, ...], grains: int
     ) -> SetFront:
-        """Members work in turn: seconds and resident bytes add, the larger working bytes count."""
+        """Members work in turn: seconds and bytes that stay add, the larger working bytes count."""
         i, j = (x.ravel() for x in np.indices((len(head.rows), len(last.rows))))
         rows = head.rows[i] + last.rows[j]
         rows[:, _WORKING] = np.maximum(head.rows[i, _WORKING], last.rows[j, _WORKING])

@@ -13,18 +13,19 @@ __all__ = ["reduced"]
 _PRICES = (0.0, 0.1, 0.5, 2.0, 8.0)
 
 
-def _promising(choices: Choices, capacity: float) -> Ints:
+def _promising(choices: Choices, problem: Problem) -> Ints:
     """Of each pool size and key the fastest ways at several prices of memory."""
     seconds = choices.seconds.sum(axis=1)
-    total = (choices.resident + choices.working) / capacity
-    stays = choices.resident / capacity
+    total = (choices.resident + choices.working) / problem.capacity
+    stays = choices.resident / problem.capacity
+    away = choices.host / problem.host_capacity
     kept: set[int] = set()
     for grains in np.unique(choices.grains):
-        here = np.flatnonzero((choices.grains == grains) & (total <= 1))
+        here = np.flatnonzero((choices.grains == grains) & (total <= 1) & (away <= 1))
         if not len(here):
             continue
         least = max(float(seconds[here].min()), 1e-9)
-        for memory in (total, stays):
+        for memory in (total, stays, total + away):
             for price in _PRICES:
                 cost: Floats = seconds[here] / least + price * memory[here]
                 kept.add(int(here[np.argmin(cost)]))
@@ -41,7 +42,7 @@ def reduced(problem: Problem) -> tuple[Problem, tuple[Ints, ...]]:
 
     What it finds is a placement of the whole problem too, so its value is an upper bound.
     """
-    index = [_promising(choices, problem.capacity) for choices in problem.choices]
+    index = [_promising(choices, problem) for choices in problem.choices]
     kept = tuple(_only(c, i) for c, i in zip(problem.choices, index, strict=True))
     couple, pair = problem.couple, problem.pair
     if couple is None or pair is None:

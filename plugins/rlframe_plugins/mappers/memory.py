@@ -15,6 +15,7 @@ __all__ = [
     "activations",
     "gathered",
     "generation_memory",
+    "host_memory",
     "inference_memory",
     "kv_bytes",
     "layer_elements",
@@ -78,6 +79,18 @@ def gathered(shape: ModelShape, grid: Grid, hardware: Hardware) -> Floats:
 def _on_device(parts: dict[str, Floats], grid: Grid) -> dict[str, Floats]:
     """States without those that are kept in host memory."""
     return {name: np.where(grid.offload == 1, 0.0, value) for name, value in parts.items()}
+
+
+def host_memory(
+    shape: ModelShape, grid: Grid, weight_bytes: int, trained: bool
+) -> dict[str, Floats]:
+    """Parts of a role that lie in host memory: a device's share, between its turns as in them.
+
+    Pinned buffers are not given back, so gradients count although a step frees them.
+    """
+    parts = states(shape, grid, weight_bytes)
+    names = parts if trained else ("weights",)
+    return {name: np.where(grid.offload == 1, parts[name], 0.0) for name in names}
 
 
 def layer_elements(shape: ModelShape) -> float:

@@ -7,7 +7,7 @@ from html import escape
 
 from rlframe_plugins.mappers.dataflow import ROLLOUT, STAGES
 from rlframe_plugins.mappers.planner import Plan, Planned, PoolPlan, UnitPlan
-from rlframe_plugins.mappers.report import planned_text, summary
+from rlframe_plugins.mappers.report import memory_text, planned_text, summary, used_text
 from rlframe_plugins.mappers.schedule import Bar, PoolLoad, timeline
 
 __all__ = ["loads_of", "page"]
@@ -96,11 +96,7 @@ def _groups_svg(unit: UnitPlan, pool: PoolPlan) -> str:
 def _unit_html(unit: UnitPlan, pool: PoolPlan) -> str:
     way = unit.way
     sizes = f"tensor {way.t} x pipeline {way.p} x data {way.d}"
-    memory = ", ".join(
-        f"{name} {value / 1e9:.1f} GB"
-        for name, value in unit.memory.items()
-        if name not in ("resident", "working") and value > 1e6
-    )
+    memory = f"GB a device: {memory_text(unit)}"
     what = "" if unit.name == ROLLOUT else f", {unit.strategy}"
     head = f"<p><b>{escape(unit.name)}</b>: {sizes}{escape(what)}<br>{escape(memory)}</p>"
     return head + _groups_svg(unit, pool)
@@ -108,7 +104,7 @@ def _unit_html(unit: UnitPlan, pool: PoolPlan) -> str:
 
 def _pool_html(pool: PoolPlan, plan: Plan) -> str:
     size = f"{pool.pool.nodes} x {pool.pool.devices} {plan.hardware.name}"
-    used = f"at most {pool.used / 1e9:.1f} of {plan.capacity / 1e9:.1f} GB a device"
+    used = used_text(pool, plan)
     units = "".join(_unit_html(u, pool) for u in plan.units if u.name in pool.members)
     return f"<h2>Pool {escape(pool.pool.name)}: {escape(size)}, {used}</h2>{units}"
 

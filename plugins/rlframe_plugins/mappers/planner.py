@@ -28,7 +28,7 @@ class UnitPlan:
     """One role or the rollout on its pool.
 
     ``seconds`` by stage; ``parts`` by stage what they are made of; ``memory`` bytes of a device by
-    part, ``resident`` and ``working`` among them.
+    part, ``resident`` and ``working`` among them; ``host`` the same of its share of host memory.
     """
 
     unit: Unit
@@ -37,6 +37,7 @@ class UnitPlan:
     seconds: Mapping[str, float]
     parts: Mapping[str, Mapping[str, float]]
     memory: Mapping[str, float]
+    host: Mapping[str, float]
 
     @property
     def name(self) -> str:
@@ -63,12 +64,16 @@ class UnitPlan:
 
 @dataclass(frozen=True)
 class PoolPlan:
-    """Devices that some units share; ``used`` bytes of a device at its fullest moment."""
+    """Devices that some units share; ``used`` bytes of a device at its fullest moment.
+
+    ``host`` bytes of each device's share of host memory.
+    """
 
     pool: ResourcePool
     members: tuple[str, ...]
     seconds: Mapping[str, float]
     used: float
+    host: float
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,11 @@ class Plan:
     def capacity(self) -> float:
         """Bytes of a device that the models may take."""
         return self.hardware.capacity
+
+    @property
+    def host_capacity(self) -> float:
+        """Bytes of host memory, a device's share, that the models may take."""
+        return self.hardware.host_capacity
 
     def unit(self, name: str) -> UnitPlan:
         """The plan of a role or of the rollout."""
@@ -219,7 +229,8 @@ def _unit_plan(space: Space, pool: str, index: int, publish: float) -> UnitPlan:
         seconds["publish"] = publish
         parts["publish"] = dict.fromkeys(PARTS, 0.0) | {"link": publish}
     memory = {name: float(values[index]) for name, values in space.memory.items()}
-    return UnitPlan(space.unit, pool, space.way(index), seconds, parts, memory)
+    host = {name: float(values[index]) for name, values in space.host.items() if values[index]}
+    return UnitPlan(space.unit, pool, space.way(index), seconds, parts, memory, host)
 
 
 def _pool_plan(
@@ -236,7 +247,8 @@ def _pool_plan(
     resident = sum(u.memory["resident"] for u in units)
     working = max(u.memory["working"] - _saved(problem, members, ways, u) for u in units)
     seconds = {s: sum(u.seconds.get(s, 0.0) for u in units) for s in STAGES}
-    return PoolPlan(pool, tuple(u.name for u in units), seconds, resident + working)
+    host = sum(sum(u.host.values()) for u in units)
+    return PoolPlan(pool, tuple(u.name for u in units), seconds, resident + working, host)
 
 
 def _saved(problem: Problem, members: Sequence[int], ways: Sequence[int], unit: UnitPlan) -> float:

@@ -22,7 +22,8 @@ class Choices:
     """Ways of one unit: ``grains`` (k,), ``seconds`` (k, 4) by stage, bytes of a device (k,).
 
     ``resident`` bytes stay while others of the set work; ``working`` bytes come on top in its own
-    turn. Ways of equal ``key`` (k,) couple equally with every way of the partner.
+    turn. Ways of equal ``key`` (k,) couple equally with every way of the partner. ``host`` bytes of
+    the device's share of host memory stay too.
     """
 
     grains: Ints
@@ -30,6 +31,7 @@ class Choices:
     resident: Floats
     working: Floats
     key: Ints
+    host: Floats
 
     def __len__(self) -> int:
         return len(self.grains)
@@ -82,6 +84,8 @@ class Problem:
     """Units that share a pool with nobody."""
     together: tuple[frozenset[int], ...] = ()
     """Units that must share a pool."""
+    host_capacity: float = np.inf
+    """Bytes of host memory, a device's share; ``capacity`` is that of the device itself."""
 
     def allows(self, partition: Sequence[Sequence[int]]) -> bool:
         """Whether a partition keeps ``alone`` and ``together``."""

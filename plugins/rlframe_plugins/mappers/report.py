@@ -7,9 +7,17 @@ from typing import Any
 from rlframe_plugins.mappers.dataflow import STAGES
 from rlframe_plugins.mappers.explain import binding, memory_price, why_it_loses
 from rlframe_plugins.mappers.grid import RECOMPUTE, SCHEMES
-from rlframe_plugins.mappers.planner import Plan, Planned, UnitPlan
+from rlframe_plugins.mappers.planner import Plan, Planned, PoolPlan, UnitPlan
 
-__all__ = ["plan_dict", "plan_text", "planned_dict", "planned_text", "summary"]
+__all__ = [
+    "memory_text",
+    "plan_dict",
+    "plan_text",
+    "planned_dict",
+    "planned_text",
+    "summary",
+    "used_text",
+]
 
 _GB = 1e9
 
@@ -36,9 +44,20 @@ def _way_text(unit: UnitPlan) -> str:
     return text + (", states in host memory" if way.offload else "")
 
 
-def _memory_text(unit: UnitPlan) -> str:
+def memory_text(unit: UnitPlan) -> str:
+    """GB of a device by part, and of its share of host memory where something lies there."""
     parts = {k: v for k, v in unit.memory.items() if k not in ("resident", "working") and v > 1e6}
-    return ", ".join(f"{k} {v / _GB:.1f}" for k, v in parts.items())
+    text = ", ".join(f"{k} {v / _GB:.1f}" for k, v in parts.items())
+    away = ", ".join(f"{k} {v / _GB:.1f}" for k, v in unit.host.items())
+    return f"{text}; of host memory: {away}" if away else text
+
+
+def used_text(pool: PoolPlan, plan: Plan) -> str:
+    """What a pool takes of each device at most, and of its host memory."""
+    text = f"at most {pool.used / _GB:.1f} of {plan.capacity / _GB:.1f} GB a device"
+    if pool.host:
+        text += f", {pool.host / _GB:.1f} of {plan.host_capacity / _GB:.1f} GB of its host memory"
+    return text
 
 
 def plan_text(plan: Plan) -> str:
@@ -55,13 +74,13 @@ def plan_text(plan: Plan) -> str:
             )
     for pool in plan.pools:
         lines.append(
-            f"  pool {pool.pool.name}: {pool.pool.nodes} x {pool.pool.devices}, at most "
-            f"{pool.used / _GB:.1f} of {plan.capacity / _GB:.1f} GB a device"
+            f"  pool {pool.pool.name}: {pool.pool.nodes} x {pool.pool.devices}, "
+            f"{used_text(pool, plan)}"
         )
         for unit in (u for u in plan.units if u.pool == pool.pool.name):
             seconds = ", ".join(f"{s} {v:.2f} s" for s, v in unit.seconds.items())
             lines.append(f"    {unit.name}: {_way_text(unit)}; {seconds}")
-            lines.append(f"      GB a device: {_memory_text(unit)}")
+            lines.append(f"      GB a device: {memory_text(unit)}")
     return "\n".join(lines)
 
 
@@ -95,6 +114,7 @@ def _unit_dict(unit: UnitPlan) -> dict[str, Any]:
         "seconds": dict(unit.seconds),
         "parts_s": {stage: dict(parts) for stage, parts in unit.parts.items()},
         "memory_bytes": dict(unit.memory),
+        "host_bytes": dict(unit.host),
         "parameters": unit.unit.shape.parameters,
     }
 
@@ -119,6 +139,8 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
                 "stages_s": dict(p.seconds),
                 "memory_bytes": p.used,
                 "capacity_bytes": plan.capacity,
+                "host_bytes": p.host,
+                "host_capacity_bytes": plan.host_capacity,
             }
             for p in plan.pools
         ],

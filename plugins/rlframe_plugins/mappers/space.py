@@ -15,6 +15,7 @@ from rlframe_plugins.mappers.grid import Grid, Way, generation_grid, model_grid
 from rlframe_plugins.mappers.layers import Cost
 from rlframe_plugins.mappers.memory import (
     generation_memory,
+    host_memory,
     inference_memory,
     parameters_held,
     states,
@@ -54,6 +55,8 @@ class Space:
     costs: Mapping[str, Cost]
     """By stage."""
     memory: Mapping[str, Floats]
+    host: Mapping[str, Floats]
+    """Bytes of host memory by part, a device's share."""
 
     @classmethod
     def of(cls, unit: Unit, grid: Grid, hardware: Hardware, work: Workload) -> Space:
@@ -63,7 +66,7 @@ class Space:
             context = work.prompt_tokens + work.responses.mean
             costs["collect"] = simulate_generate(unit, grid, hardware, work)
             memory = generation_memory(unit.shape, grid, hardware, context)
-            return cls(unit, grid, costs, memory)
+            return cls(unit, grid, costs, memory, {})
         if unit.infers:
             costs["prepare"] = simulate_infer(unit, grid, hardware, work)
         if unit.trained:
@@ -71,7 +74,8 @@ class Space:
             memory = training_memory(unit.shape, grid, hardware, work.sequence, work.attended)
         else:
             memory = inference_memory(unit.shape, grid, hardware, work.sequence)
-        return cls(unit, grid, costs, memory)
+        away = host_memory(unit.shape, grid, hardware.weight_bytes, unit.trained)
+        return cls(unit, grid, costs, memory, away)
 
     def choices(self, publish: Floats) -> Choices:
         """What the search takes; ``publish`` is the unit's share in sending weights elsewhere."""
@@ -87,6 +91,7 @@ class Space:
             resident=self.memory["resident"],
             working=self.memory["working"],
             key=code.astype(np.int64),
+            host=np.sum([np.zeros(len(grid)), *self.host.values()], axis=0),
         )
 
     def way(self, index: int) -> Way:
@@ -145,6 +150,7 @@ def _problem(spaces: tuple[Space, ...], hardware: Hardware, grains: int, wishes:
         names=names,
         grains=grains,
         capacity=hardware.capacity,
+        host_capacity=hardware.host_capacity,
         choices=tuple(
             space.choices(_publish(space, i, rollout, hardware)) for i, space in enumerate(spaces)
         ),

@@ -35,7 +35,7 @@ def divisions(total, sets):
 def _set_seconds(problem, members, ways):
     """Stage seconds of a set under one way each, or None where its memory does not fit."""
     seconds = [0.0] * 4
-    resident, working = 0.0, 0.0
+    resident, working, host = 0.0, 0.0, 0.0
     saved = 0.0
     paired = problem.pair is not None and set(problem.pair) <= set(members)
     if paired:
@@ -49,11 +49,13 @@ def _set_seconds(problem, members, ways):
             if not (paired and stage == 3 and unit in problem.pair):
                 seconds[stage] += c.seconds[way, stage]
         resident += c.resident[way]
+        host += c.host[way]
         extra = saved if paired and unit == problem.pair[1] else 0.0
         working = max(working, c.working[way] - extra)
     if paired:
         seconds[3] += float(transition[0])
-    return seconds if resident + working <= problem.capacity else None
+    fits = resident + working <= problem.capacity and host <= problem.host_capacity
+    return seconds if fits else None
 
 
 def step_seconds(problem, sets):
@@ -87,8 +89,11 @@ def brute_force(problem):
     return best
 
 
-def random_problem(rng, units, grains, ways):
-    """A small instance with ties, infeasible sizes, twins and a coupled pair."""
+def random_problem(rng, units, grains, ways, away=False):
+    """A small instance with ties, infeasible sizes, twins and a coupled pair.
+
+    With ``away`` some ways keep bytes in host memory, of which there may be too little.
+    """
 
     def choices(stages):
         k = int(rng.integers(1, ways + 1)) * grains
@@ -100,6 +105,7 @@ def random_problem(rng, units, grains, ways):
             rng.integers(0, 5, k).astype(float),
             rng.integers(0, 6, k).astype(float),
             rng.integers(0, 2, k).astype(np.int64),
+            rng.integers(0, 4, k) * rng.integers(0, 2, k) * float(away),
         )
 
     names = tuple(f"u{i}" for i in range(units))
@@ -131,4 +137,5 @@ def random_problem(rng, units, grains, ways):
         objective=Objective(stale),
         alone=frozenset() if stale is None else frozenset({1}),
         together=(frozenset({0, 1}),) if stale is None and rng.random() < 0.2 else (),
+        host_capacity=float(rng.integers(1, 8)) if away else np.inf,
     )

@@ -58,6 +58,7 @@ def test_users_extend_the_catalogue(tmp_path):
         "devices": {
             "mine": {
                 "memory_gib": 10,
+                "host_gib": 4,
                 "tflops": 1,
                 "memory_gbs": 1,
                 "link_gbs": 1,

@@ -27,12 +27,16 @@ CATALOGUE = load_catalogue()
 
 
 def plans(algo="ppo", model="llama-2-7b", hardware="2x8:a100-80g", wishes=None, trains="", **work):
+    return planned_on(parse_hardware(hardware, CATALOGUE), algo, model, wishes, trains, **work)
+
+
+def planned_on(hardware, algo="ppo", model="llama-2-7b", wishes=None, trains="", **work):
     flow = WELL_KNOWN[algo]
     load = Workload(samples=flow.samples, extra=flow.extra, **{"minibatch_prompts": 128, **work})
     shapes = {"policy": load_model(model)}
     chosen = {role.name: (trains,) for role in flow.roles if role.trained and trains}
     units = units_of(flow.roles, shapes, load, strategies=chosen)
-    return make_plans(units, parse_hardware(hardware, CATALOGUE), load, wishes)
+    return make_plans(units, hardware, load, wishes)
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +154,54 @@ def test_what_does_not_fit_says_by_how_much_and_what_would():
     assert result.plans == ()
     why = shortage(result, CATALOGUE)
     assert why.unit == "policy"
-    assert why.needs - why.missing == pytest.approx(result.hardware.capacity)
+    assert why.missing >= why.needs - result.hardware.capacity > 0
+    assert why.host_missing is None, "megatron keeps nothing there"
     assert "on 4 nodes of 8 devices" in str(why)
     assert plans(hardware="4x8:a100-80g", **given).plans
     assert not plans(hardware="2x8:a100-80g", **given).plans
     assert "b200" in str(why)
     assert plans(hardware="1x8:b200", **given).plans
+
+
+def test_host_memory_is_bounded_and_told():
+    given = {"model": "llama-2-70b"}
+    few = plans(hardware="1x2:a100-80g", **given)
+    assert few.plans == ()
+    why = shortage(few, CATALOGUE)
+    assert why.host_missing is not None
+    assert f"{why.host_missing / 1e9:.1f} GB of host memory" in str(why)
+    more = few.hardware.host_capacity + why.host_missing
+    enough = few.hardware.with_host(
+        more * few.hardware.devices / few.hardware.constants.host_memory_share / 2**30
+    )
+    assert planned_on(enough, **given).plans
+    assert not planned_on(enough.with_host(few.hardware.host_memory * 2 / 2**30), **given).plans
+
+
+def test_what_lies_in_host_memory_is_accounted():
+    result = plans(model="llama-2-70b", hardware="2x8:a100-80g")
+    best = result.plans[0]
+    states = sum(u.unit.shape.parameters * (2 + 4 + 12) for u in best.units if u.unit.trained)
+    assert all(u.way.offload for u in best.units if u.unit.trained)
+    held = sum(sum(u.host.values()) * u.way.devices for u in best.units if u.unit.trained)
+    assert held == pytest.approx(states, rel=0.01)
+    for pool in best.pools:
+        assert pool.host <= best.host_capacity
+        assert pool.host == sum(sum(best.unit(n).host.values()) for n in pool.members)
+    assert "of its host memory" in planned_text(result)
+    assert "of its host memory" in page(result)
+    first = planned_dict(result)["plans"][0]
+    assert 0 < first["pools"][0]["host_bytes"] <= first["pools"][0]["host_capacity_bytes"]
+
+
+def test_less_host_memory_is_never_faster():
+    hardware = parse_hardware("2x8:a100-80g", CATALOGUE)
+    seconds = []
+    for gib in (4096, 2048, 1500, 1024):
+        found = planned_on(hardware.with_host(gib), model="llama-2-70b").plans
+        seconds.append(found[0].seconds if found else np.inf)
+    assert seconds == sorted(seconds)
+    assert seconds[0] < seconds[-1]
 
 
 def test_json_has_what_was_promised(ppo):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from mapper_brute import brute_force, random_problem, set_partitions
@@ -29,21 +31,24 @@ def test_front_keeps_exactly_what_nothing_beats(seed):
     assert values == {r for r in distinct if not beaten(r)}
 
 
+@pytest.mark.parametrize("away", [False, True])
 @pytest.mark.parametrize("block", range(20))
-def test_equal_to_brute_force(block):
+def test_equal_to_brute_force(block, away):
     """100 random instances a block; every one solved both ways."""
-    fitting = 0
+    fitting, bound = 0, 0
     for seed in range(100):
         rng = np.random.default_rng([block, seed])
         units = int(rng.integers(2, 5))
-        problem = random_problem(rng, units, int(rng.integers(1, 5)), 2 if units > 3 else 3)
+        problem = random_problem(rng, units, int(rng.integers(1, 5)), 2 if units > 3 else 3, away)
         expected, found = brute_force(problem), Search(problem).run()
         if expected is None:
             assert found == []
             continue
         fitting += 1
         assert found[0].value == pytest.approx(expected, rel=1e-12), (block, seed)
+        bound += Search(replace(problem, host_capacity=np.inf)).run()[0].value < expected
     assert fitting > 20
+    assert (bound > 0) == away, "host memory decides some of them"
 
 
 def test_found_placement_has_the_value_it_claims():
@@ -51,7 +56,7 @@ def test_found_placement_has_the_value_it_claims():
 
     checked = 0
     for seed in range(200):
-        problem = random_problem(np.random.default_rng([7, seed]), 4, 4, 2)
+        problem = random_problem(np.random.default_rng([7, seed]), 4, 4, 2, seed % 2 == 1)
         for found in Search(problem).run(plans=5):
             assert sum(found.grains) <= problem.grains
             assert sorted(u for m in found.sets for u in m) == list(range(4))
