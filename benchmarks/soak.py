@@ -58,6 +58,7 @@ def fit_of(folder: Path, name: str, steps: int, seed: int) -> dict[str, Any]:
             "dir": str(folder),
             "name": name,
             "save_every": 1,
+            "save_in_background": True,
             "max_restarts": 100_000,
             "restart_wait_s": 0.2,
             "dump_rollouts": True,

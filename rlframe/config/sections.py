@@ -34,6 +34,8 @@ class RunConfig:
     """Steps between snapshots, at least 0; 0 saves only at the end and on a signal."""
     keep: int = 2
     """Snapshots kept, at least 1."""
+    save_in_background: bool = False
+    """Write snapshots while training goes on; each rank copies its state to host memory for it."""
     max_restarts: int = 0
     """Times that new workers go on from the newest snapshot after some died or hung, at least 0."""
     restart_wait_s: float = 1.0

@@ -151,6 +151,18 @@ class ModelEngine(ABC):
     def save(self, directory: Path) -> None:
         """Write this role's part of a snapshot."""
 
+    @protocol(ONE_TO_ALL)
+    def begin_save(self, directory: Path) -> None:
+        """Copy what :meth:`save` writes and write it while this engine goes on.
+
+        Engines that cannot do that have written everything when they return, as here.
+        """
+        self.save(directory)
+
+    @protocol(ONE_TO_ALL)
+    def end_save(self) -> None:
+        """Wait until all that :meth:`begin_save` began is written; raises what that raised."""
+
     @abstractmethod
     @protocol(ONE_TO_ALL)
     def load(self, directory: Path) -> None:

@@ -173,6 +173,14 @@ class Strategy(ABC):
     def save(self, directory: Path) -> None:
         """Write this rank's boxes of weights and optimiser state, schedule and RNG."""
 
+    def staged_save(self, directory: Path) -> Callable[[], None]:
+        """Copy what :meth:`save` writes to the host; what is returned writes the copy.
+
+        It may be called in another thread while training goes on. Raises NotImplementedError
+        where a strategy can only :meth:`save`, as here.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def load(self, directory: Path) -> None:
         """Read what :meth:`save` wrote, under another number of ranks too."""

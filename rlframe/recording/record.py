@@ -20,6 +20,7 @@ from rlframe.interfaces.loop import Logger
 from rlframe.recording.callbacks import CallbackList
 from rlframe.recording.loggers import LoggerError, LoggerList
 from rlframe.recording.samples import dump_lines, sample_rows
+from rlframe.recording.saving import Saver
 from rlframe.recording.summary import write_summary
 from rlframe.snapshots.rng import rng_state
 from rlframe.snapshots.snapshot import SnapshotStore
@@ -54,17 +55,20 @@ class Recorder:
         self.run_dir = run_dir
         self._config, self._callbacks = config, callbacks
         self._logger = LoggerList(loggers)
-        self._snapshots, self._hooks, self._validator = snapshots, hooks, validator
+        self._hooks, self._validator = hooks, validator
+        self._saver = Saver(snapshots, callbacks, background=config.run.save_in_background)
         self._summary: dict[str, Any] = {"status": "running", "steps": 0}
         self._summary |= {"skipped": [], "replicas": []}
         self._began = time.perf_counter()
         self._tokens = self._busy_s = 0.0
         self._flat_steps = 0
         self._kept: dict[str, Any] | None = None
-        self._saved_step = -1
-        self.saved: Path | None = None
-        """The last snapshot that was written."""
         self._restart, self._restarts = "", list[Mapping[str, Any]]()
+
+    @property
+    def saved(self) -> Path | None:
+        """The last snapshot that is whole."""
+        return self._saver.saved
 
     # --- events of a run --------------------------------------------------------------------
 
@@ -108,6 +112,7 @@ class Recorder:
         if last and run.step >= self._config.steps:
             metrics |= self.validated(run, "after")
         self._log_step(run, metrics)
+        self._saver.look(run)
         # A callback may have ended the run: what it ended with is saved too.
         if run.done or (options.save_every and run.step % options.save_every == 0):
             self.save(run)
@@ -137,21 +142,10 @@ class Recorder:
 
     def save(self, run: Orchestrator, earlier: Mapping[str, Any] | None = None) -> None:
         """Write a snapshot of the whole state, with what is ``earlier`` instead of now's."""
-
-        def write(directory: Path) -> None:
-            for role in run.algorithm.roles():
-                if role.trained:
-                    part = directory / role.name
-                    part.mkdir()
-                    run.roles[role.name].call("save", part).result()
-
         state = {"run": run.state_dict(), "rng": rng_state(), "summary": self._progress(run)}
         for part, values in (earlier or {}).items():
             state[part] |= values
-        with run.parts.timeline.log.span(CONTROLLER, "snapshot"):
-            self.saved = self._snapshots.save(run.step, write, state)
-        self._saved_step = run.step
-        self._callbacks.on_snapshot_saved(run, str(self.saved))
+        self._saver.save(run, state, wait=run.done or earlier is not None)
 
     def finished(self, run: Orchestrator) -> None:
         """Write the summary and close the loggers."""
@@ -227,12 +221,13 @@ class Recorder:
 
     def _rescue(self, run: Orchestrator, error: Exception) -> None:
         try:
-            if self._kept is not None and self._saved_step != run.step:
+            self._saver.finish(run)
+            if self._kept is not None and self._saver.step != run.step:
                 self._kept["run"]["buffer"] = buffer_state(self._kept["run"]["buffer"])
                 self.save(run, self._kept)
         except Exception as second:  # a dead worker cannot save: the first error is told
             error.add_note(f"the state after step {run.step} could not be saved: {second}")
-        saved = self._snapshots.paths()
+        saved = self._saver.paths()
         if saved:
             error.add_note(
                 f"saved is {saved[-1].name}. Go on with: rlframe fit --resume "

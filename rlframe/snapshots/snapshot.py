@@ -10,7 +10,8 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from rlframe.snapshots.manifest import verify, write_manifest
 from rlframe.snapshots.rng import rng_state, set_rng_state
 
 __all__ = [
+    "OpenSnapshot",
     "Snapshot",
     "SnapshotStore",
     "decode_state",
@@ -63,6 +65,32 @@ def load_snapshot(path: Path) -> Snapshot:
     return Snapshot(path, manifest.step, manifest.world)
 
 
+@dataclass(frozen=True)
+class OpenSnapshot:
+    """A snapshot that is being written: the models' parts go into ``path``."""
+
+    store: SnapshotStore
+    step: int
+    world: int
+    path: Path
+    text: str
+    tensors: Mapping[str, Any]
+
+    def publish(self) -> Path:
+        """Sum, sync and rename; then old ones are deleted. Raises SnapshotError."""
+        return self.store._publish(self)
+
+    @contextmanager
+    def abandoned_on_error(self) -> Iterator[None]:
+        """Whatever is raised inside removes it; what the disk refuses is a SnapshotError."""
+        try:
+            with self.store._refusals(self.step):
+                yield
+        except BaseException:
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
+
+
 class SnapshotStore:
     """The snapshots of one run; ``keep`` (at least 1) stay. Only one process may write."""
 
@@ -80,38 +108,22 @@ class SnapshotStore:
         ``write_fn`` writes the models' files into the directory that it is given. Raises
         SnapshotError when the disk refuses; the older snapshots are untouched then.
         """
-        from safetensors import SafetensorError
+        fresh = self.begin(step, state, world=world)
+        with fresh.abandoned_on_error():
+            write_fn(fresh.path)
+        return fresh.publish()
 
+    def begin(self, step: int, state: Any, *, world: int = 1) -> OpenSnapshot:
+        """A snapshot that is yet to be filled and published; ``state`` is copied now.
+
+        Raises SnapshotError for a state that cannot be kept, or when the disk refuses.
+        """
         value, tensors = encode_state(state)
-        fresh: Path | None = None
-        try:
+        text = json.dumps(value)
+        with self._refusals(step):
             self.directory.mkdir(parents=True, exist_ok=True)
-            fresh = Path(tempfile.mkdtemp(prefix=f".tmp-{step:06d}-", dir=self.directory))
-            write_fn(fresh)
-            _write_state(fresh, value, tensors)
-            write_manifest(fresh, step, world)
-            _sync_tree(fresh)
-            final = self._free_name(step)
-            fresh.chmod(0o755)
-            fresh.rename(final)
-            sync_directory(self.directory)
-        except BaseException as error:
-            if fresh is not None:
-                shutil.rmtree(fresh, ignore_errors=True)
-            if not isinstance(error, OSError | SafetensorError | SnapshotError):
-                raise
-            raise SnapshotError(
-                f"the snapshot of step {step} could not be written to {self.directory}: {error}. "
-                "Older snapshots are untouched; free space there, or set run.dir"
-            ) from error
-        try:
-            self.drop_after(step)
-            self._delete_old()
-        except OSError as error:
-            raise SnapshotError(
-                f"{final} is saved, but an older snapshot could not be deleted: {error}"
-            ) from error
-        return final
+            path = Path(tempfile.mkdtemp(prefix=f".tmp-{step:06d}-", dir=self.directory))
+        return OpenSnapshot(self, step, world, path, text, tensors)
 
     def load(self, path: str | Path) -> Any:
         """The state in a snapshot, every file of which was checked. Raises SnapshotError."""
@@ -165,6 +177,36 @@ class SnapshotStore:
 
     # --- inside -------------------------------------------------------------------------------
 
+    @contextmanager
+    def _refusals(self, step: int) -> Iterator[None]:
+        from safetensors import SafetensorError
+
+        try:
+            yield
+        except (OSError, SafetensorError, SnapshotError) as error:
+            raise SnapshotError(
+                f"the snapshot of step {step} could not be written to {self.directory}: {error}. "
+                "Older snapshots are untouched; free space there, or set run.dir"
+            ) from error
+
+    def _publish(self, fresh: OpenSnapshot) -> Path:
+        with fresh.abandoned_on_error():
+            _write_state(fresh.path, fresh.text, fresh.tensors)
+            write_manifest(fresh.path, fresh.step, fresh.world)
+            _sync_tree(fresh.path)
+            final = self._free_name(fresh.step)
+            fresh.path.chmod(0o755)
+            fresh.path.rename(final)
+            sync_directory(self.directory)
+        try:
+            self.drop_after(fresh.step)
+            self._delete_old()
+        except OSError as error:
+            raise SnapshotError(
+                f"{final} is saved, but an older snapshot could not be deleted: {error}"
+            ) from error
+        return final
+
     def _free_name(self, step: int) -> Path:
         """``step-000010``, or ``step-000010.1`` after that: nothing is overwritten."""
         taken = [o[1] for o in map(_order, self.paths()) if o is not None and o[0] == step]
@@ -198,11 +240,11 @@ def _step(path: Path) -> int:
     return order[0]
 
 
-def _write_state(directory: Path, value: Any, tensors: dict[str, Any]) -> None:
+def _write_state(directory: Path, text: str, tensors: Mapping[str, Any]) -> None:
     from safetensors.torch import save_file
 
-    (directory / _STATE).write_text(json.dumps(value), encoding="utf-8")
-    save_file(tensors, directory / _TENSORS)
+    (directory / _STATE).write_text(text, encoding="utf-8")
+    save_file(dict(tensors), directory / _TENSORS)
 
 
 def _sync_tree(directory: Path) -> None:

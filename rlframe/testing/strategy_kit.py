@@ -221,11 +221,14 @@ class StrategyKit:
     def test_continues_on_another_number_of_ranks(
         self, target: type[Strategy], path: Path, world: int, kind: Kind, tmp_path: Path
     ) -> None:
-        """Saved after one AdamW step; any number of ranks does the same next step."""
+        """Saved after one AdamW step; any number of ranks does the same next step.
+
+        What is saved beside training (here: values) holds what was there when that began.
+        """
         optim = OptimConfig(lr=0.01, eps=1e-3, schedule="cosine", weight_decay=0.1)
         job = self.job(target, path, kind=kind, optim=optim)
         folder = tmp_path / "snapshot"
-        self.run(world, replace(job, save=folder))
+        self.run(world, replace(job, save=folder, beside=kind == "value"))
         worlds = self.worlds if "dp" in target.capabilities else (1,)
         other = worlds[(worlds.index(world) + 1) % len(worlds)]
         resumed = self.run(other, replace(job, load=folder, seeds=SEEDS[1:]))

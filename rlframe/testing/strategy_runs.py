@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -59,6 +59,8 @@ class Job:
     """A first step whose loss is NaN on the first replica."""
     load: Path | None = None
     save: Path | None = None
+    beside: bool = False
+    """Train on between staging what is saved and writing it, where the strategy can."""
     export: Path | None = None
 
 
@@ -118,12 +120,25 @@ def run_job(rank: RankInfo, job: Job) -> Seen:
         norms.append(strategy.step(job.clip))
     norms += train_job(strategy, rank, job, rates)
     if job.save:
-        strategy.save(job.save)
+        _save(strategy, rank, job, job.save)
     if job.export:
         strategy.export(job.export)
     seen = _look(strategy, rank, before, norms, rates, computes)
     strategy.close()
     return seen
+
+
+def _save(strategy: Strategy, rank: RankInfo, job: Job, folder: Path) -> None:
+    if not job.beside:
+        strategy.save(folder)
+        return
+    try:
+        write = strategy.staged_save(folder)
+    except NotImplementedError:
+        strategy.save(folder)
+        return
+    train_job(strategy, rank, replace(job, seeds=job.seeds[:1]))
+    write()
 
 
 def train_job(

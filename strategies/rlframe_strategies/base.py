@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +23,7 @@ from rlframe_strategies.building import build_module, packing_of
 from rlframe_strategies.exporting import write_model
 from rlframe_strategies.module import LanguageModel
 from rlframe_strategies.optim import Optimiser, squared_norm
-from rlframe_strategies.snapshot import load_snapshot, save_snapshot
+from rlframe_strategies.snapshot import load_snapshot, save_snapshot, staged_snapshot
 
 if TYPE_CHECKING:
     from rlframe.config import OptimConfig
@@ -139,6 +140,10 @@ class TorchStrategy(Adapted):
     def save(self, directory: Path) -> None:
         """Write weights, optimiser state, schedule and torch's RNG state."""
         save_snapshot(self, directory)
+
+    def staged_save(self, directory: Path) -> Callable[[], None]:
+        """See :class:`Strategy`."""
+        return staged_snapshot(self, directory)
 
     def load(self, directory: Path) -> None:
         """Read what any strategy of any number of ranks saved."""

@@ -8,7 +8,7 @@ it is. Any other number of ranks, or any other placement, reads it by intersecti
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,14 @@ from rlframe.errors import SnapshotError
 from rlframe.weights.layout import Box, Layout, Piece
 from rlframe.weights.storage import local_view
 
-__all__ = ["SavedBoxes", "held_parts", "owned_pieces", "write_boxes", "write_parts"]
+__all__ = [
+    "SavedBoxes",
+    "held_parts",
+    "owned_pieces",
+    "staged_parts",
+    "write_boxes",
+    "write_parts",
+]
 
 _FORMAT = 1
 _EXTRA = "extra"
@@ -80,14 +87,33 @@ def write_parts(
 
     For state that is placed otherwise than the weights; of equal boxes one rank writes one.
     """
-    from safetensors.torch import save_file
+    staged_parts(directory, rank, layout, parts, state, extra, copy=False)()
 
-    directory.mkdir(parents=True, exist_ok=True)
-    blobs: dict[str, Tensor] = {f"{_EXTRA}/{n}": t.cpu().contiguous() for n, t in extra.items()}
+
+def staged_parts(
+    directory: Path,
+    rank: int,
+    layout: Layout,
+    parts: Iterable[tuple[str, Piece, Tensor]],
+    state: Mapping[str, Any],
+    extra: Mapping[str, Tensor],
+    *,
+    copy: bool = True,
+) -> Callable[[], None]:
+    """As :func:`write_parts`, but what is returned writes; with ``copy`` nothing is shared then.
+
+    It raises ``SnapshotError`` when the disk refuses.
+    """
+    whole = torch.contiguous_format
+
+    def held(tensor: Tensor) -> Tensor:
+        return tensor.detach().to("cpu", copy=copy, memory_format=whole).contiguous()
+
+    blobs: dict[str, Tensor] = {f"{_EXTRA}/{n}": held(t) for n, t in extra.items()}
     entries = []
     for number, (kind, piece, buffer) in enumerate(parts):
         key = f"{kind}/{number}"
-        blobs[key] = local_view(piece, buffer).detach().cpu().contiguous()
+        blobs[key] = held(local_view(piece, buffer))
         entries.append(
             {
                 "key": key,
@@ -99,10 +125,21 @@ def write_parts(
             }
         )
     stem = f"rank-{rank:05d}"
-    save_file(blobs, str(directory / f"{stem}.safetensors"))
     head = {"format": _FORMAT, "rank": rank, "world": layout.world}
     text = json.dumps({**head, "state": dict(state), "boxes": entries})
-    (directory / f"{stem}.json").write_text(text)
+
+    def write() -> None:
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            save_file(blobs, str(directory / f"{stem}.safetensors"))
+            (directory / f"{stem}.json").write_text(text)
+        except (OSError, SafetensorError) as error:
+            raise SnapshotError(f"rank {rank}: {error}") from error
+
+    return write
 
 
 class SavedBoxes:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rlframe.batching.batch import Batch
 from rlframe.batching.packed import Packed
 from rlframe.batching.plan import UpdatePlan, infer_plan
+from rlframe.calling.background import BackgroundCall
 from rlframe.errors import ConfigError, TrainingError
 from rlframe.interfaces.checkpoint import AfterGeneration, HandedOver, Transport
 from rlframe.interfaces.model import EngineSpec, ModelEngine, UpdateResult
@@ -49,6 +50,7 @@ class CausalLMEngine(ModelEngine):
         self._skipped_in_a_row = 0
         self._learned = self._attached = False
         self._own: Strategy | None = None
+        self._writer: BackgroundCall[None] | None = None
         self._hand_overs: dict[str, HandOver] = {}
 
     def setup(self, spec: EngineSpec) -> None:
@@ -188,6 +190,22 @@ class CausalLMEngine(ModelEngine):
     def save(self, directory: Path) -> None:
         """See :class:`ModelEngine`."""
         self._strategy.save(directory)
+
+    def begin_save(self, directory: Path) -> None:
+        """See :class:`ModelEngine`."""
+        self.end_save()
+        try:
+            write = self._strategy.staged_save(directory)
+        except NotImplementedError:
+            self._strategy.save(directory)
+        else:
+            self._writer = BackgroundCall(write)
+
+    def end_save(self) -> None:
+        """See :class:`ModelEngine`."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.result()
 
     def load(self, directory: Path) -> None:
         """See :class:`ModelEngine`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,12 @@ from rlframe_strategies.adapter_snapshot import (
     merge_saved,
     merges,
 )
-from rlframe_strategies.boxes import SavedBoxes, held_parts, write_parts
+from rlframe_strategies.boxes import SavedBoxes, held_parts, staged_parts
 
 if TYPE_CHECKING:
     from rlframe_strategies.base import TorchStrategy
 
-__all__ = ["load_snapshot", "save_snapshot"]
+__all__ = ["load_snapshot", "save_snapshot", "staged_snapshot"]
 
 
 def save_snapshot(strategy: TorchStrategy, directory: Path) -> None:
@@ -27,8 +28,13 @@ def save_snapshot(strategy: TorchStrategy, directory: Path) -> None:
 
     Raises ``SnapshotError`` when the disk refuses.
     """
-    from safetensors import SafetensorError
+    staged_snapshot(strategy, directory, copy=False)()
 
+
+def staged_snapshot(
+    strategy: TorchStrategy, directory: Path, *, copy: bool = True
+) -> Callable[[], None]:
+    """What :func:`save_snapshot` writes, and the call that writes it; see ``staged_parts``."""
     rank, layout = strategy.rank.rank, strategy.stored_layout()
     parts = held_parts(layout, rank, {"weight": strategy.stored_weights()})
     state: dict[str, Any] = {"kind": strategy.spec.kind, "optimiser": None}
@@ -42,10 +48,7 @@ def save_snapshot(strategy: TorchStrategy, directory: Path) -> None:
     extra = {"rng": torch.get_rng_state()}
     if strategy.device.type == "cuda":
         extra["rng_cuda"] = torch.cuda.get_rng_state(strategy.device)
-    try:
-        write_parts(directory, rank, layout, parts, state, extra)
-    except (OSError, SafetensorError) as error:
-        raise SnapshotError(f"rank {rank}: {error}") from error
+    return staged_parts(directory, rank, layout, parts, state, extra, copy=copy)
 
 
 def load_snapshot(strategy: TorchStrategy, directory: Path) -> None:

@@ -94,9 +94,10 @@ def start(options: dict) -> subprocess.Popen:
 
 
 @pytest.mark.slow
-def test_kill_9_loses_at_most_the_unsaved_steps(unbroken, tmp_path):
+@pytest.mark.parametrize("beside", [False, True])
+def test_kill_9_loses_at_most_the_unsaved_steps(unbroken, tmp_path, beside):
     """Killed at random points after a snapshot appeared, the run still ends as the unbroken one."""
-    options = settings(tmp_path, "killed")
+    options = settings(tmp_path, "killed", save_in_background=beside)
     snapshots = tmp_path / "killed" / "snapshots"
     rng = random.Random(0)
     kills = 0

@@ -7,7 +7,7 @@ Megatron fuses; without CUDA a stand-in for it is installed, in this process alo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -34,7 +34,7 @@ from rlframe_strategies.megatron.schedule import Pipeline
 from rlframe_strategies.megatron.shards import ShardOptimiser, Shards, state_layout
 from rlframe_strategies.megatron.skeleton import fill_weights, skeleton_of
 from rlframe_strategies.packing import Inputs, make_inputs
-from rlframe_strategies.snapshot import load_snapshot, save_snapshot
+from rlframe_strategies.snapshot import load_snapshot, save_snapshot, staged_snapshot
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -258,6 +258,10 @@ class MegatronStrategy(Strategy):
     def save(self, directory: Path) -> None:
         """See :class:`Strategy`."""
         save_snapshot(cast("Any", self), directory)
+
+    def staged_save(self, directory: Path) -> Callable[[], None]:
+        """See :class:`Strategy`."""
+        return staged_snapshot(cast("Any", self), directory)
 
     def load(self, directory: Path) -> None:
         """Read what any strategy of any number of ranks saved."""
