@@ -102,7 +102,10 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A cluster as the simulators see it. Rates are B/s and FLOP/s that a program reaches."""
+    """A cluster as the simulators see it. Rates are B/s and FLOP/s that a program reaches.
+
+    ``memory`` is bytes of a device, ``host_memory`` bytes of a node's host.
+    """
 
     nodes: int
     devices: int
@@ -130,12 +133,12 @@ class Hardware:
 
     @property
     def host_capacity(self) -> float:
-        """Bytes of host memory, a device's share, that states may take."""
+        """Bytes of a node's host memory that models may take."""
         return self.host_memory * self.constants.host_memory_share
 
     def with_host(self, gib: float) -> Hardware:
         """The same machine with ``gib`` GiB of host memory a node; 0 leaves it as it is."""
-        return replace(self, host_memory=gib * GIB / self.devices) if gib else self
+        return replace(self, host_memory=gib * GIB) if gib else self
 
     def of(self, nodes: int) -> Hardware:
         """The same machine with another number of nodes."""
@@ -227,7 +230,7 @@ def hardware_of(
         devices=devices,
         name=kind,
         memory=device.memory_gib * GIB,
-        host_memory=device.host_gib * GIB,
+        host_memory=device.host_gib * GIB * devices,
         flops=device.tflops * 1e12 * c.gemm_share,
         memory_rate=device.memory_gbs * 1e9 * c.memory_share,
         link_rate=device.link_gbs * 1e9 * c.link_share,

@@ -133,7 +133,7 @@ def _search(arguments: argparse.Namespace) -> Planned:
     hardware = parse_hardware(arguments.hardware, catalogue).with_host(arguments.host_memory)
     flow = _dataflow(arguments.algo, [text.partition("=")[0] for text in arguments.role_model])
     work = _workload(arguments, flow)
-    units = _units(arguments, flow, work)
+    units = _units(arguments, flow, work, hardware)
     wishes = Wishes(
         staleness=None if arguments.scheduler == "sync" else arguments.staleness,
         together=(
@@ -194,7 +194,9 @@ def _workload(arguments: argparse.Namespace, flow: Dataflow) -> Workload:
     )
 
 
-def _units(arguments: argparse.Namespace, flow: Dataflow, work: Workload) -> tuple[Unit, ...]:
+def _units(
+    arguments: argparse.Namespace, flow: Dataflow, work: Workload, hardware: Hardware
+) -> tuple[Unit, ...]:
     from rlframe.errors import ConfigError, unknown_name
     from rlframe_plugins.mappers.dataflow import ROLLOUT, Fixed, Unit, units_of
     from rlframe_plugins.mappers.grid import SCHEMES_OF
@@ -220,4 +222,5 @@ def _units(arguments: argparse.Namespace, flow: Dataflow, work: Workload) -> tup
     free = arguments.rollout == "any"
     strategies = {name: tuple(chosen) for name in names}
     fixed = {} if free else {ROLLOUT: Fixed(stages=1)}
-    return units_of(flow.roles, models, work, strategies=strategies, fixed=fixed)
+    engine = "" if free else _engine(arguments, hardware)
+    return units_of(flow.roles, models, work, strategies=strategies, fixed=fixed, engine=engine)

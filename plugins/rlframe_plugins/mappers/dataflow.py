@@ -13,6 +13,8 @@ from rlframe_plugins.mappers.workload import Workload
 __all__ = ["ROLLOUT", "STAGES", "Fixed", "Unit", "units_of"]
 
 ROLLOUT = "rollout"
+COPYING = ("vllm",)
+"""Engines in processes of their own, to which weights are copied."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,19 @@ class Unit:
     """Tokens that a micro-batch is filled up to; 0 is free."""
     strategies: tuple[str, ...] = ("fsdp", "deepspeed", "megatron")
     fixed: Fixed = Fixed()
+    engine: str = ""
+    """What generates; empty is one that can use the trainer's storage."""
+
+    @property
+    def copies(self) -> bool:
+        """Whether the rollout has weights of its own, which come to it through host memory."""
+        return self.engine in COPYING
 
     @property
     def twin(self) -> tuple[object, ...]:
         """Units with equal twins cost the same everywhere, so that they may be swapped."""
         work = (self.generates, self.infers, self.trained, self.epochs, self.minibatch_rows)
-        return (self.shape, self.micro_tokens, self.strategies, self.fixed, *work)
+        return (self.shape, self.micro_tokens, self.strategies, self.fixed, self.engine, *work)
 
 
 def units_of(
@@ -67,16 +76,19 @@ def units_of(
     strategies: Mapping[str, tuple[str, ...]] | None = None,
     micro_tokens: int = 0,
     fixed: Mapping[str, Fixed] | None = None,
+    engine: str = "",
 ) -> tuple[Unit, ...]:
     """Units of ``Algorithm.roles()``; the policy is the first one.
 
     ``models`` gives each role's shape, that of the policy where a role has none; ``strategies``
-    gives the strategies that a role may use, ``fixed`` what is said of it or of the rollout.
+    gives the strategies that a role may use, ``fixed`` what is said of it or of the rollout;
+    ``engine`` is what generates.
     """
     said = fixed or {}
     units = [_unit(role, models, workload, strategies or {}, micro_tokens) for role in roles]
     if rollout:
-        units.append(Unit(ROLLOUT, units[0].shape, generates=True, strategies=("rollout",)))
+        policy = units[0].shape
+        units.append(Unit(ROLLOUT, policy, generates=True, strategies=("rollout",), engine=engine))
     return tuple(replace(u, fixed=said[u.name]) if u.name in said else u for u in units)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -45,28 +46,34 @@ def binding(plan: Plan) -> dict[str, tuple[str, str, float]]:
 
 
 def memory_price(planned: Planned) -> str | None:
-    """What more memory a device, or host memory, would buy; None where neither binds.
+    """What more memory a device would buy, and what more a host; None where neither binds.
 
     Looks for the least of a quarter, half or all of what there is on top that makes a step more
     than 1 % faster (in the reduced problem).
     """
     if not planned.plans:
         return None
+    told = [_price(planned, "capacity", "device")]
+    if any(pool.host for plan in planned.plans for pool in plan.pools):
+        told.append(_price(planned, "host_capacity", "host"))
+    return "; ".join(text for text in told if text) or None
+
+
+def _price(planned: Planned, name: str, words: str) -> str:
+    """What more of one capacity would buy; empty where it does not bind."""
     best = planned.plans[0]
-    for name, words in (("capacity", "memory"), ("host_capacity", "host memory")):
-        if name == "host_capacity" and not any(pool.host for pool in best.pools):
-            continue
-        for factor in _MORE_MEMORY:
-            found = Search(_with(planned.problem, name, factor)).alternatives(1)
-            if found and found[0].value < 0.99 * best.seconds:
-                plan = planned.plan_of(found[0])
-                used = [p.used if name == "capacity" else p.host for p in plan.pools]
-                missing = max(used) - getattr(best, name)
-                return (
-                    f"{words} binds: with {missing / _GB:.1f} GB more a device a step would take "
-                    f"{plan.seconds:.1f} s instead of {best.seconds:.1f} s"
-                )
-    return None
+    for factor in _MORE_MEMORY:
+        found = Search(_with(planned.problem, name, factor)).alternatives(1)
+        if found and found[0].value < 0.99 * best.seconds:
+            plan = planned.plan_of(found[0])
+            used = [p.used if name == "capacity" else p.host for p in plan.pools]
+            shared = name == "host_capacity" and planned.problem.one_host
+            missing = (sum(used) if shared else max(used)) - getattr(best, name)
+            return (
+                f"{words} memory binds: with {missing / _GB:.1f} GB more a {words} a step would "
+                f"take {plan.seconds:.1f} s instead of {best.seconds:.1f} s"
+            )
+    return ""
 
 
 def _with(problem: Problem, name: str, factor: float) -> Problem:
@@ -93,7 +100,7 @@ def why_it_loses(best: Plan, other: Plan) -> str:
 
 @dataclass(frozen=True)
 class Shortage:
-    """Why nothing fits: bytes a device that are missing, or of host memory, and what would help.
+    """Why nothing fits: bytes that a device misses, or a host, and what would help.
 
     ``unit`` needs ``needs`` bytes of a device with nothing else on it, the most of all. What is
     ``missing`` holds with the host memory that there is, what is ``host_missing`` with the
@@ -117,7 +124,7 @@ class Shortage:
         )
         if self.host_missing is not None:
             text += (
-                f", or {self.host_missing / _GB:.1f} GB of host memory beside its "
+                f", or a host {self.host_missing / _GB:.1f} GB beside its "
                 f"{self.host_capacity / _GB:.1f} GB"
             )
         return f"{text}. It would fit {'; or '.join(self.remedies)}." if self.remedies else text
@@ -129,15 +136,28 @@ def shortage(planned: Planned, catalogue: Catalogue) -> Shortage:
     needs = [_least_need(choices, problem) for choices in problem.choices]
     unit = int(np.argmax(needs))
     missing = _missing(problem, "capacity")
+    host_missing = _missing(problem, "host_capacity")
     return Shortage(
         unit=problem.names[unit],
         needs=needs[unit],
         capacity=problem.capacity,
         missing=missing if missing is not None else needs[unit] - problem.capacity,
         host_capacity=problem.host_capacity,
-        host_missing=_missing(problem, "host_capacity"),
-        remedies=(*_more_nodes(planned), *_larger_devices(planned, catalogue)),
+        host_missing=host_missing,
+        remedies=(
+            *_more_nodes(planned),
+            *_larger_devices(planned, catalogue),
+            *_more_host(planned.hardware, host_missing),
+        ),
     )
+
+
+def _more_host(hardware: Hardware, missing: float | None) -> Sequence[str]:
+    """GiB of host memory a node with which a plan fits."""
+    if missing is None:
+        return []
+    whole = (hardware.host_capacity + missing) / hardware.constants.host_memory_share
+    return [f"with {math.ceil(whole / GIB)} GiB of host memory a node"]
 
 
 def _least_need(choices: Choices, problem: Problem) -> float:

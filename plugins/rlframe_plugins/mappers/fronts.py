@@ -29,13 +29,16 @@ class SetFront:
 
 
 def _scarce(problem: Problem) -> frozenset[int]:
-    """Pool sizes on which host memory may run out; elsewhere it need not be looked at."""
+    """Pool sizes on which host memory may run out; elsewhere it need not be looked at.
+
+    On one host pools share it, so that it may run out on all sizes or on none.
+    """
     most = np.zeros(problem.grains + 1)
     for choices in problem.choices:
         own = np.zeros_like(most)
         inside = choices.grains <= problem.grains
         np.maximum.at(own, choices.grains[inside], choices.host[inside])
-        most += own
+        most += own.max() if problem.one_host else own
     return frozenset(np.flatnonzero(most > problem.host_capacity).tolist())
 
 
@@ -168,12 +171,16 @@ class SetFronts:
 
 @dataclass(frozen=True)
 class SetTable:
-    """A set on every pool size: what an allocation trades. Rows (k,), smaller is better."""
+    """A set on every pool size: what an allocation trades. Rows (k,), smaller is better.
+
+    ``host`` (k,) are bytes of a host that sets share, 0 where each has hosts of its own.
+    """
 
     members: tuple[int, ...]
     grains: NDArray[np.int64]
     columns: Floats
     ways: Ints
+    host: Floats
 
     @cached_property
     def least(self) -> Floats:
@@ -207,11 +214,15 @@ def least_table(fronts: SetFronts, members: tuple[int, ...]) -> SetTable | None:
         return None
     has_policy = problem.pair is not None and problem.pair[0] in members
     columns = problem.objective.columns(seconds[better], has_policy)
-    return SetTable(members, better, columns, np.zeros((len(better), len(members)), np.int64))
+    ways = np.zeros((len(better), len(members)), np.int64)
+    return SetTable(members, better, columns, ways, np.zeros(len(better)))
 
 
 def set_table(fronts: SetFronts, members: tuple[int, ...]) -> SetTable | None:
-    """All pool sizes of a set in one front over grains and time; None where it never fits."""
+    """All pool sizes of a set in one front over grains, time, and what sets share of a host.
+
+    None where it never fits.
+    """
     problem = fronts.problem
     by_size = fronts.of(members)
     if not by_size:
@@ -221,5 +232,6 @@ def set_table(fronts: SetFronts, members: tuple[int, ...]) -> SetTable | None:
     seconds = np.concatenate([f.rows[:, :4] for f in by_size.values()])
     ways = np.concatenate([f.ways for f in by_size.values()])
     columns = problem.objective.columns(seconds, has_policy)
-    best = front(np.column_stack([grains, columns]))
-    return SetTable(members, grains[best], columns[best], ways[best])
+    host = np.concatenate([f.rows[:, _HOST] for f in by_size.values()]) * problem.one_host
+    best = front(np.column_stack([grains, columns, host]))
+    return SetTable(members, grains[best], columns[best], ways[best], host[best])

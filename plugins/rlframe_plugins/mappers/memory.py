@@ -16,6 +16,7 @@ __all__ = [
     "gathered",
     "generation_memory",
     "host_memory",
+    "passing_memory",
     "inference_memory",
     "kv_bytes",
     "layer_elements",
@@ -82,15 +83,26 @@ def _on_device(parts: dict[str, Floats], grid: Grid) -> dict[str, Floats]:
 
 
 def host_memory(
-    shape: ModelShape, grid: Grid, weight_bytes: int, trained: bool
+    shape: ModelShape, grid: Grid, hardware: Hardware, trained: bool
 ) -> dict[str, Floats]:
-    """Parts of a role that lie in host memory: a device's share, between its turns as in them.
+    """Parts of a role that lie in host memory, bytes of each host, between its turns as in them.
 
     Pinned buffers are not given back, so gradients count although a step frees them.
     """
-    parts = states(shape, grid, weight_bytes)
+    parts = states(shape, grid, hardware.weight_bytes)
     names = parts if trained else ("weights",)
-    return {name: np.where(grid.offload == 1, parts[name], 0.0) for name in names}
+    many = np.where(grid.offload == 1, np.minimum(grid.devices, hardware.devices), 0.0)
+    return {name: parts[name] * many for name in names}
+
+
+def passing_memory(shape: ModelShape, grid: Grid, hardware: Hardware) -> dict[str, Floats]:
+    """Bytes of a host's shared memory while a rollout takes weights: a whole model a replica.
+
+    A replica over several hosts takes them on its first one.
+    """
+    here = np.minimum(grid.devices, hardware.devices)
+    replicas = np.maximum(here / (grid.t * grid.p), 1.0)
+    return {"passing": float(shape.parameters * hardware.weight_bytes) * replicas}
 
 
 def layer_elements(shape: ModelShape) -> float:

@@ -28,7 +28,7 @@ class UnitPlan:
     """One role or the rollout on its pool.
 
     ``seconds`` by stage; ``parts`` by stage what they are made of; ``memory`` bytes of a device by
-    part, ``resident`` and ``working`` among them; ``host`` the same of its share of host memory.
+    part, ``resident`` and ``working`` among them; ``host`` the same of each host that it is on.
     """
 
     unit: Unit
@@ -66,7 +66,7 @@ class UnitPlan:
 class PoolPlan:
     """Devices that some units share; ``used`` bytes of a device at its fullest moment.
 
-    ``host`` bytes of each device's share of host memory.
+    ``host`` bytes of each of its hosts.
     """
 
     pool: ResourcePool
@@ -104,7 +104,7 @@ class Plan:
 
     @property
     def host_capacity(self) -> float:
-        """Bytes of host memory, a device's share, that the models may take."""
+        """Bytes of a host that the models may take; on one node all pools share them."""
         return self.hardware.host_capacity
 
     def unit(self, name: str) -> UnitPlan:

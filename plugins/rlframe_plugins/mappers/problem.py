@@ -23,7 +23,7 @@ class Choices:
 
     ``resident`` bytes stay while others of the set work; ``working`` bytes come on top in its own
     turn. Ways of equal ``key`` (k,) couple equally with every way of the partner. ``host`` bytes of
-    the device's share of host memory stay too.
+    each host that the pool is on stay too.
     """
 
     grains: Ints
@@ -85,7 +85,9 @@ class Problem:
     together: tuple[frozenset[int], ...] = ()
     """Units that must share a pool."""
     host_capacity: float = np.inf
-    """Bytes of host memory, a device's share; ``capacity`` is that of the device itself."""
+    """Bytes of a host; ``capacity`` is that of a device."""
+    one_host: bool = False
+    """Whether all pools are on one host and share its memory; else each has hosts of its own."""
 
     def allows(self, partition: Sequence[Sequence[int]]) -> bool:
         """Whether a partition keeps ``alone`` and ``together``."""

@@ -45,18 +45,18 @@ def _way_text(unit: UnitPlan) -> str:
 
 
 def memory_text(unit: UnitPlan) -> str:
-    """GB of a device by part, and of its share of host memory where something lies there."""
+    """GB of a device by part, and of each host where something lies there."""
     parts = {k: v for k, v in unit.memory.items() if k not in ("resident", "working") and v > 1e6}
     text = ", ".join(f"{k} {v / _GB:.1f}" for k, v in parts.items())
     away = ", ".join(f"{k} {v / _GB:.1f}" for k, v in unit.host.items())
-    return f"{text}; of host memory: {away}" if away else text
+    return f"{text}; GB a host: {away}" if away else text
 
 
 def used_text(pool: PoolPlan, plan: Plan) -> str:
-    """What a pool takes of each device at most, and of its host memory."""
+    """What a pool takes of each device and of each host at most."""
     text = f"at most {pool.used / _GB:.1f} of {plan.capacity / _GB:.1f} GB a device"
     if pool.host:
-        text += f", {pool.host / _GB:.1f} of {plan.host_capacity / _GB:.1f} GB of its host memory"
+        text += f", {pool.host / _GB:.1f} of {plan.host_capacity / _GB:.1f} GB a host"
     return text
 
 

@@ -61,6 +61,7 @@ def run_units(
         strategies={role: (strategy,) for role, strategy in named.items()},
         micro_tokens=0 if free else config.optim.tokens_per_microbatch,
         fixed=fixed,
+        engine=config.rollout.name,
     )
 
 

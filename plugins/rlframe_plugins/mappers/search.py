@@ -1,14 +1,15 @@
 """The exact search: every set partition of the units, every division of the cluster.
 
 Branch and bound over partitions by a bound that ignores how grains are divided; within a
-partition, sets are joined one by one and only states on the Pareto front of (grains, columns) live
-on. With equal results of equal units counted once, this covers all of the space.
+partition, sets are joined one by one and only states on the Pareto front of (grains, columns, host
+memory where sets share it) live on. With equal results of equal units counted once, this covers
+all of the space.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,6 +53,25 @@ def _translated(found: Found, index: tuple[Ints, ...]) -> Found:
         for members, chosen in zip(found.sets, found.ways, strict=True)
     )
     return replace(found, ways=ways)
+
+
+@dataclass(frozen=True)
+class _States:
+    """Some sets placed: grains ``used`` (k,), ``joined`` columns (k, c), shared bytes of the host.
+
+    ``picks`` (k, sets) are rows of the sets' tables.
+    """
+
+    used: Ints
+    joined: Floats
+    host: Floats
+    picks: Ints
+
+    @classmethod
+    def empty(cls, columns: int) -> _States:
+        """Nothing placed yet."""
+        nothing = np.zeros((1, columns))
+        return cls(np.zeros(1, np.int64), nothing, np.zeros(1), np.zeros((1, 0), np.int64))
 
 
 class Search:
@@ -194,43 +214,37 @@ class Search:
         if not self._fits(tables):
             return None
         order = sorted(range(len(tables)), key=lambda i: len(tables[i].grains))
-        used = np.zeros(1, np.int64)
-        joined = np.zeros((1, tables[0].columns.shape[1]))
-        picks = np.zeros((1, 0), np.int64)
+        states = _States.empty(tables[0].columns.shape[1])
         for step, index in enumerate(order):
             rest = [tables[i] for i in order[step + 1 :]]
-            used, joined, picks = self._join(used, joined, picks, tables[index], rest, limit)
-            if not len(used):
+            states = self._join(states, tables[index], rest, limit)
+            if not len(states.used):
                 return None
-        values = self.problem.objective.value(joined)
-        winner = int(np.lexsort((used, values))[0])
+        values = self.problem.objective.value(states.joined)
+        winner = int(np.lexsort((states.used, values))[0])
         if not values[winner] < limit:
             return None
-        rows = dict(zip(order, picks[winner].tolist(), strict=True))
+        rows = dict(zip(order, states.picks[winner].tolist(), strict=True))
         return self._found(float(values[winner]), partition, tables, rows)
 
     def _join(
-        self,
-        used: Ints,
-        joined: Floats,
-        picks: Ints,
-        table: SetTable,
-        rest: Sequence[SetTable],
-        limit: float,
-    ) -> tuple[Ints, Floats, Ints]:
+        self, states: _States, table: SetTable, rest: Sequence[SetTable], limit: float
+    ) -> _States:
         """Add one set to every state; drop what cannot fit, cannot win, or is beaten."""
         free = self.problem.grains - sum(t.fewest for t in rest)
-        i, j = np.nonzero(used[:, None] + table.grains[None] <= free)
-        total = used[i] + table.grains[j]
-        columns = np.maximum(joined[i], table.columns[j])
+        host = self.problem.host_capacity - sum(float(t.host.min()) for t in rest)
+        fits = states.used[:, None] + table.grains[None] <= free
+        i, j = np.nonzero(fits & (states.host[:, None] + table.host[None] <= host))
+        total, away = states.used[i] + table.grains[j], states.host[i] + table.host[j]
+        columns = np.maximum(states.joined[i], table.columns[j])
         optimistic = columns
         for other in rest:
             optimistic = np.maximum(optimistic, other.least_on(free + other.fewest - total))
         alive = self.problem.objective.value(optimistic) < limit
-        i, j, total, columns = i[alive], j[alive], total[alive], columns[alive]
-        best = front(np.column_stack([total, columns]))
-        chosen = np.column_stack([picks[i[best]], j[best]])
-        return total[best], columns[best], chosen
+        i, j, total, columns, away = i[alive], j[alive], total[alive], columns[alive], away[alive]
+        best = front(np.column_stack([total, columns, away]))
+        picks = np.column_stack([states.picks[i[best]], j[best]])
+        return _States(total[best], columns[best], away[best], picks)
 
     def _found(
         self,

@@ -18,6 +18,7 @@ from rlframe_plugins.mappers.memory import (
     host_memory,
     inference_memory,
     parameters_held,
+    passing_memory,
     states,
     training_memory,
 )
@@ -56,7 +57,7 @@ class Space:
     """By stage."""
     memory: Mapping[str, Floats]
     host: Mapping[str, Floats]
-    """Bytes of host memory by part, a device's share."""
+    """Bytes of each host by part."""
 
     @classmethod
     def of(cls, unit: Unit, grid: Grid, hardware: Hardware, work: Workload) -> Space:
@@ -66,7 +67,8 @@ class Space:
             context = work.prompt_tokens + work.responses.mean
             costs["collect"] = simulate_generate(unit, grid, hardware, work)
             memory = generation_memory(unit.shape, grid, hardware, context)
-            return cls(unit, grid, costs, memory, {})
+            away = passing_memory(unit.shape, grid, hardware) if unit.copies else {}
+            return cls(unit, grid, costs, memory, away)
         if unit.infers:
             costs["prepare"] = simulate_infer(unit, grid, hardware, work)
         if unit.trained:
@@ -74,7 +76,7 @@ class Space:
             memory = training_memory(unit.shape, grid, hardware, work.sequence, work.attended)
         else:
             memory = inference_memory(unit.shape, grid, hardware, work.sequence)
-        away = host_memory(unit.shape, grid, hardware.weight_bytes, unit.trained)
+        away = host_memory(unit.shape, grid, hardware, unit.trained)
         return cls(unit, grid, costs, memory, away)
 
     def choices(self, publish: Floats) -> Choices:
@@ -151,6 +153,7 @@ def _problem(spaces: tuple[Space, ...], hardware: Hardware, grains: int, wishes:
         grains=grains,
         capacity=hardware.capacity,
         host_capacity=hardware.host_capacity,
+        one_host=hardware.nodes == 1,
         choices=tuple(
             space.choices(_publish(space, i, rollout, hardware)) for i, space in enumerate(spaces)
         ),
@@ -186,7 +189,8 @@ class _Coupling:
         seconds = transition_seconds(shape, source, target, self.hardware)
         weights = states(shape, source, width)["weights"]
         fetched = np.where(source.offload == 1, to_host(self.hardware, weights), 0.0)
-        shared = same_layout(source, target) * (1 - source.offload)
+        own = float(self.rollout.unit.copies)
+        shared = same_layout(source, target) * (1 - source.offload) * (1 - own)
         saved = width * parameters_held(shape, target.t, target.p) * shared
         return seconds + fetched, saved
 

@@ -127,7 +127,7 @@ def _checkpoint(plan: Plan) -> dict[str, Any]:
     policy, rollout = plan.unit("policy"), plan.unit(ROLLOUT)
     if policy.pool != rollout.pool:
         return {"name": "transport"}
-    alike = policy.mesh == rollout.mesh and policy.strategy != "fsdp"
+    alike = policy.mesh == rollout.mesh and policy.strategy != "fsdp" and not rollout.unit.copies
     return {"name": "hybrid", "after_generation": "cache" if alike else "release"}
 
 

@@ -58,6 +58,14 @@ def _set_seconds(problem, members, ways):
     return seconds if fits else None
 
 
+def _host_fits(problem, partition, ways):
+    """Whether sets that share one host fit on it; what each has alone is looked at before."""
+    if not problem.one_host:
+        return True
+    placed = [(u, w) for m, ws in zip(partition, ways, strict=True) for u, w in zip(m, ws)]  # noqa: B905
+    return sum(problem.choices[u].host[w] for u, w in placed) <= problem.host_capacity
+
+
 def step_seconds(problem, sets):
     """Seconds a step from the stage seconds of every set: (members, four seconds) each."""
     collect, prepare, learn, publish = (max(s[i] for _, s in sets) for i in range(4))
@@ -80,19 +88,22 @@ def brute_force(problem):
             options = []
             for members, n in zip(partition, grains, strict=True):
                 here = [np.flatnonzero(problem.choices[u].grains == n).tolist() for u in members]
-                rows = [_set_seconds(problem, members, ways) for ways in product(*here)]
-                options.append([(members, s) for s in rows if s is not None])
+                rows = [(ways, _set_seconds(problem, members, ways)) for ways in product(*here)]
+                options.append([(members, s, w) for w, s in rows if s is not None])
             for sets in product(*options):
-                value = step_seconds(problem, sets)
+                if not _host_fits(problem, partition, [ways for *_, ways in sets]):
+                    continue
+                value = step_seconds(problem, [(members, s) for members, s, _ in sets])
                 if best is None or value < best:
                     best = value
     return best
 
 
-def random_problem(rng, units, grains, ways, away=False):
+def random_problem(rng, units, grains, ways, away=False, one_host=False):
     """A small instance with ties, infeasible sizes, twins and a coupled pair.
 
-    With ``away`` some ways keep bytes in host memory, of which there may be too little.
+    With ``away`` some ways keep bytes in host memory, of which there may be too little: for each
+    set, or with ``one_host`` for all together.
     """
 
     def choices(stages):
@@ -138,4 +149,5 @@ def random_problem(rng, units, grains, ways, away=False):
         alone=frozenset() if stale is None else frozenset({1}),
         together=(frozenset({0, 1}),) if stale is None and rng.random() < 0.2 else (),
         host_capacity=float(rng.integers(1, 8)) if away else np.inf,
+        one_host=one_host,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -169,13 +170,14 @@ def test_host_memory_is_bounded_and_told():
     assert few.plans == ()
     why = shortage(few, CATALOGUE)
     assert why.host_missing is not None
-    assert f"{why.host_missing / 1e9:.1f} GB of host memory" in str(why)
-    more = few.hardware.host_capacity + why.host_missing
-    enough = few.hardware.with_host(
-        more * few.hardware.devices / few.hardware.constants.host_memory_share / 2**30
+    assert f"a host {why.host_missing / 1e9:.1f} GB beside its" in str(why)
+    told = re.search(r"with (\d+) GiB of host memory a node", str(why))
+    enough = few.hardware.with_host(float(told[1]))
+    assert enough.host_capacity == pytest.approx(
+        few.hardware.host_capacity + why.host_missing, rel=1e-3
     )
     assert planned_on(enough, **given).plans
-    assert not planned_on(enough.with_host(few.hardware.host_memory * 2 / 2**30), **given).plans
+    assert not planned_on(enough.with_host(float(told[1]) * 0.97), **given).plans
 
 
 def test_what_lies_in_host_memory_is_accounted():
@@ -183,15 +185,62 @@ def test_what_lies_in_host_memory_is_accounted():
     best = result.plans[0]
     states = sum(u.unit.shape.parameters * (2 + 4 + 12) for u in best.units if u.unit.trained)
     assert all(u.way.offload for u in best.units if u.unit.trained)
-    held = sum(sum(u.host.values()) * u.way.devices for u in best.units if u.unit.trained)
+    held = sum(sum(u.host.values()) * u.way.devices / 8 for u in best.units if u.unit.trained)
     assert held == pytest.approx(states, rel=0.01)
     for pool in best.pools:
         assert pool.host <= best.host_capacity
         assert pool.host == sum(sum(best.unit(n).host.values()) for n in pool.members)
-    assert "of its host memory" in planned_text(result)
-    assert "of its host memory" in page(result)
+    assert "GB a host: weights" in planned_text(result)
+    assert "GB a host: weights" in page(result)
     first = planned_dict(result)["plans"][0]
     assert 0 < first["pools"][0]["host_bytes"] <= first["pools"][0]["host_capacity_bytes"]
+
+
+def test_pools_of_one_node_share_its_host():
+    """A pool may use what the others leave, and all of them no more than there is."""
+    apart = Wishes(staleness=1)
+    given = {"model": "llama-2-13b", "algo": "grpo", "wishes": apart, "trains": "fsdp"}
+    hardware = parse_hardware("1x4:a100-40g", CATALOGUE)
+    bound = 0
+    for gib in (4096, 512, 384, 256, 192):
+        found = planned_on(hardware.with_host(gib), **given).plans
+        for plan in found:
+            held = [pool.host for pool in plan.pools]
+            assert sum(held) <= plan.host_capacity
+            assert len(held) > 1
+            bound += max(h / p.pool.size for h, p in zip(held, plan.pools, strict=True)) > (
+                plan.host_capacity / hardware.size
+            )
+    assert bound, "one of them uses more than an even share"
+
+
+def test_weights_pass_through_the_host_to_an_engine_of_its_own():
+    flow, load = WELL_KNOWN["ppo"], Workload(minibatch_prompts=128)
+    hardware = parse_hardware("1x8:a100-80g", CATALOGUE)
+    seen = {}
+    for engine in ("torch", "vllm"):
+        units = units_of(flow.roles, {"policy": load_model("llama-2-7b")}, load, engine=engine)
+        problem, spaces = build_problem(units, hardware, load)
+        away = spaces[-1].host.get("passing", np.zeros(1))
+        seen[engine] = (float(away.max()), float(problem.couple(*_alike(spaces))[1].max()))
+    weights = 2.0 * load_model("llama-2-7b").parameters
+    assert seen["torch"][0] == 0 < seen["torch"][1]
+    assert seen["vllm"] == (8 * weights, 0.0)
+
+
+def _alike(spaces):
+    """Every pair of ways of the policy and the rollout on the whole node."""
+    a, b = (np.flatnonzero(s.grid.devices == 8) for s in (spaces[0], spaces[-1]))
+    return np.repeat(a, len(b)), np.tile(b, len(a))
+
+
+def test_host_memory_that_binds_is_told():
+    hardware = parse_hardware("1x8:a10", CATALOGUE)
+    bound, free = (planned_on(hardware.with_host(gib)) for gib in (300, 400))
+    assert "host memory binds: with" in planned_text(bound)
+    told = re.search(r"more a host a step would take ([\d.]+) s", memory_price(bound))
+    assert float(told[1]) == pytest.approx(free.plans[0].seconds, abs=0.1)
+    assert "more a host" not in memory_price(free)
 
 
 def test_less_host_memory_is_never_faster():
