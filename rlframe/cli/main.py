@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Sequence
 
 from rlframe import __version__
+from rlframe.cli.doctor import add_doctor_command
 from rlframe.cli.parser import (
     CliParser,
     add_chat_flags,
@@ -104,9 +105,7 @@ def _add_core_commands(subcommands: argparse._SubParsersAction[CliParser]) -> No
     plugins = subcommands.add_parser("plugins", help="list plugins, components and errors")
     plugins.add_argument("--json", action="store_true", help="as JSON")
     plugins.set_defaults(run=_plugins)
-    doctor = subcommands.add_parser("doctor", help="check this machine")
-    doctor.add_argument("--dir", default="runs", help="folder that runs are written to")
-    doctor.set_defaults(run=_doctor)
+    add_doctor_command(subcommands)
     export = subcommands.add_parser("export", help="write a run's model for transformers")
     export.add_argument("run_dir", metavar="RUN", help="folder of a run, or a snapshot in it")
     export.add_argument("out_dir", metavar="DIR", help="new or empty folder to write")
@@ -173,12 +172,6 @@ def _plugins(arguments: argparse.Namespace) -> int:
     from rlframe.cli.plugins import plugins
 
     return plugins(arguments)
-
-
-def _doctor(arguments: argparse.Namespace) -> int:
-    from rlframe.cli.doctor import doctor
-
-    return doctor(arguments)
 
 
 def _export(arguments: argparse.Namespace) -> int:

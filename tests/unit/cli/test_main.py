@@ -254,14 +254,28 @@ def test_a_plugins_command_runs_and_a_broken_one_does_not_disturb(cli, site):
 def test_doctor_names_what_fails(cli, tmp_path):
     code, out, _ = cli("doctor")
     assert code == 0
-    assert "rlframe can run here" in out
+    assert out.endswith("rlframe can run here. Next: rlframe fit\n")
     for subject in ("python", "torch", "gloo", "threads", "run folder", "disk"):
         assert f" {subject} " in out
     (tmp_path / "work" / "file").write_text("")
     code, out, _ = cli("doctor", "--dir", "file/runs")
     assert code == 1
     assert "fail  run folder" in out
-    assert "use run.dir=FOLDER" in out
+    assert "Next: use run.dir=FOLDER; then rlframe doctor" in out
+
+
+def test_doctor_as_json(cli):
+    code, out, _ = cli("doctor", "--json", "--only", "threads,ports")
+    told = json.loads(out)
+    assert (code, told["ok"], told["next"]) == (0, True, "rlframe doctor")
+    assert [row["subject"] for row in told["findings"]] == ["threads", "loopback"]
+    assert set(told["findings"][0]) == {"state", "subject", "found", "remedy"}
+    code, out, _ = cli("doctor", "--json", "--only", "disk", "--dir", "/dev/null/runs")
+    assert (code, json.loads(out)["ok"]) == (1, False)
+    for words in (("--only", "disc"), ("--port", "0"), ("--port", "x")):
+        code, out, err = cli("doctor", *words)
+        assert (code, out) == (2, "")
+        assert err.startswith("rlframe: error: ")
 
 
 def test_interrupts_and_closed_pipes_end_quietly(cli, monkeypatch):
