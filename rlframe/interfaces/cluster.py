@@ -84,6 +84,11 @@ class WorkerGroup(ABC):
         """For a rollout role: an object whose ``generate`` can be awaited here."""
 
     @property
+    def away(self) -> frozenset[int]:
+        """Ranks that are not called now: their process is gone, or waits for :meth:`admit`."""
+        return frozenset()
+
+    @property
     def arrived(self) -> bool:
         """Whether a worker that was started again waits to be called: see :meth:`admit`."""
         return False

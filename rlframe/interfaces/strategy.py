@@ -40,6 +40,8 @@ class RankInfo:
     """Compute threads of the worker; 0 leaves the library's default."""
     init_method: str | None = None
     """Rendezvous of the process group, ``tcp://host:port``; None when ``world`` is 1."""
+    meets: tuple[int, ...] = ()
+    """Ranks that find each other there; none: all."""
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,8 @@ class FakeSGLang(HttpServer):
     ) -> None:
         self.engine, self._decode, self._incremental = engine, decode, incremental
         self.weight_version, self.model_path = "default", engine.spec.path
+        self.metrics: dict[str, float] = {}
+        """What it shows at /metrics; empty: it was started without that."""
         self.memory: set[str] = set()
         """What was given back."""
         self._jobs: dict[str, _Job] = {}
@@ -142,6 +144,13 @@ class FakeSGLang(HttpServer):
             # Of a truncated draw the other log-probabilities are before truncation: of no use.
             meta["output_token_logprobs"] = [(0.0, token, None) for _, token in pairs]
         return {"text": "", "output_ids": job.ids[first:], "meta_info": meta}
+
+    async def _on_metrics(self, body: Mapping[str, Any]) -> Any:
+        """As with ``--enable-metrics``, of which :attr:`metrics` is a part."""
+        if not self.metrics:
+            raise Denied(404, {"detail": "Not Found"})
+        lines = [f'{name}{{model_name="m"}} {value}' for name, value in self.metrics.items()]
+        return "\n".join(["# TYPE sglang:num_running_reqs gauge", *lines])
 
     # --- control ------------------------------------------------------------------------------
 

@@ -45,6 +45,26 @@ class Killed(TorchRollout):
             (notes(self.spec) / "back").touch()
 
 
+class KilledFollower(Killed):
+    """Rank 1 holds a replica with rank 0, which takes its requests, and is killed in one's midst.
+
+    A weight version that comes later marks that it is back.
+    """
+
+    async def generate(self, request):
+        folder = notes(self.spec)
+        if self.rank.rank == 0 and not (folder / "killed").exists():
+            (folder / "killed").touch()
+            os.kill(int((folder / "follower").read_text()), signal.SIGKILL)
+        return await super().generate(request)
+
+    def load(self, version, tensors):
+        folder = notes(self.spec)
+        if self.rank.rank == 1 and not (folder / "killed").exists():
+            (folder / "follower").write_text(str(os.getpid()))
+        super().load(version, tensors)
+
+
 async def noted(response: str, prompt: str, folder: str) -> float:
     """Notes what is scored; what comes after the death waits until the new process has weights."""
     place, waited = Path(folder), 0.0
@@ -56,26 +76,46 @@ async def noted(response: str, prompt: str, folder: str) -> float:
     return float(len(set(response)))
 
 
-def test_a_killed_replica_is_replaced_while_the_run_goes_on(tmp_path: Path) -> None:
+FORMS = {
+    "alone": ({"devices": 2}, {}, {}, "rollout replica 1 on"),
+    "pairs": (
+        {"devices": 4},
+        {"tensor_parallel": 2, "step_timeout_s": 60},
+        {"transport": "collective", "timeout_s": 60},
+        "rollout replica 0 (ranks 0, 1) on",
+    ),
+}
+"""Pool, rollout and checkpoint, and how the killed replica is named: rank 1 is one, or follows."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_killed_replica_is_replaced_while_the_run_goes_on(form: str, tmp_path: Path) -> None:
+    """Whether weights are fetched, or brought by a group in which trainers and replicas meet."""
+    pool, rollout, checkpoint, named = FORMS[form]
     model, folder = make_model(tmp_path / "m"), tmp_path / "notes"
     folder.mkdir()
     questions = make_questions(tmp_path / "q.jsonl", rows=16)
     rows = [json.loads(line) | {"folder": str(folder)} for line in questions.open()]
     questions.write_text("\n".join(map(json.dumps, rows)) + "\n")
     given = options(tmp_path, model, questions, steps=4, reward=noted)
-    given |= {"pools": {"train": {"devices": 1}, "samples": {"devices": 2}}}
-    given |= {"cluster": {"name": "ray"}, "checkpoint": {"name": "transport", "verify": 1}}
-    given["rollout"] = {"name": f"{HERE}:Killed", "pool": "samples", "max_new_tokens": 4}
+    given |= {"pools": {"train": {"devices": 1}, "samples": pool}}
+    given |= {"cluster": {"name": "ray"}}
+    given["checkpoint"] = {"name": "transport", "verify": 1, **checkpoint}
+    target = {"alone": "Killed", "pairs": "KilledFollower"}[form]
+    given["rollout"] = {"name": f"{HERE}:{target}", "pool": "samples", "max_new_tokens": 4}
+    given["rollout"] |= rollout
     given["run"] |= {"max_restarts": 2, "restart_wait_s": 0.1}
     done = rlframe.fit(**given)
     assert (done.summary["steps"], done.summary["restarts"]) == (4, [])
     assert Counter((folder / "scored").read_text().split()) == {f"a{n}b": 2 for n in range(16)}
     lost, back = done.summary["replicas"]
-    assert "rollout replica 1 on" in lost
+    assert named in lost
     assert "died" in lost
     assert "it is started again, 1 of 2 (run.max_restarts)" in lost
-    assert "rollout replica 1 on" in back
+    assert named in back
     assert back.endswith("is back, with the current weights")
     served = [line.split() for line in (folder / "served").read_text().splitlines()]
-    assert {rank for rank, _, _ in served} == {"0", "1"}
-    assert {version for rank, _, version in served if rank == "1"} >= {"2", "3"}
+    leads, again = {"alone": ({"0", "1"}, "1"), "pairs": ({"0", "2"}, "0")}[form]
+    assert {rank for rank, _, _ in served} == leads
+    assert {version for rank, _, version in served if rank == again} >= {"2", "3"}
+    assert len({pid for rank, pid, _ in served if rank == again}) == 1 + (form == "pairs")

@@ -12,12 +12,14 @@ import torch
 pytest.importorskip("vllm", reason="rollout 'vllm' needs the package vllm: make test-vllm")
 
 import rlframe
+from rlframe.errors import SyncError
 from rlframe.requests import Completion, Sampling
 from rlframe.snapshots.export import export
 from rlframe.testing.models import tiny_model
 from rlframe.testing.rollout_reference import RolloutReference
 from rlframe.testing.tokenizers import char_tokenizer
 from tests.e2e.small import make_questions, options
+from tests.unit.plugins.rollouts.vllm_stale import StaleHead
 
 pytestmark = [pytest.mark.slow, pytest.mark.dist, pytest.mark.timeout(900)]
 
@@ -37,8 +39,11 @@ def inputs(tmp_path_factory):
     return model, make_questions(folder / "questions.jsonl")
 
 
-def fit(folder: Path, inputs, temperature: float, pool: str, **more) -> Path:
-    """Steps that change every weight by much; the run's folder, with a snapshot of each."""
+def fit(folder: Path, inputs, temperature: float, pool: str, engine=None, **more) -> Path:
+    """Steps that change every weight by much; the run's folder, with a snapshot of each.
+
+    ``engine``: further arguments of vLLM's.
+    """
     given = options(folder, *inputs, steps=STEPS, optim={"lr": 0.02}, **more)
     given["rollout"] = {
         "name": "vllm",
@@ -46,7 +51,7 @@ def fit(folder: Path, inputs, temperature: float, pool: str, **more) -> Path:
         "temperature": temperature,
         "max_new_tokens": 6,
         "kv_cache_gib": 0.25,
-        "engine": {"block_size": 32},
+        "engine": {"block_size": 32, **(engine or {})},
     }
     given["algo"]["samples_per_prompt"] = 4
     given["run"] |= {"save_every": 1, "keep": STEPS, "dump_rollouts": True}
@@ -114,9 +119,12 @@ def test_beside_the_trainer(inputs, tmp_path):
     assert not left_over()
 
 
-@pytest.mark.parametrize("on_update", ["abort", "in-flight"])
+@pytest.mark.parametrize("on_update", ["abort", "in-flight", "drain"])
 def test_a_stream_whose_weights_change_meanwhile(on_update, inputs, tmp_path, one_ray):
-    """Versions of a response never fall; whoever is stopped is continued to its end."""
+    """Versions of a response never fall; whoever is stopped is continued to its end.
+
+    Where weights wait for what runs, each response has one version.
+    """
     given = options(tmp_path, *inputs, steps=STEPS, **APART)
     given["scheduler"] = {"name": "async", "staleness": 1, "on_update": on_update}
     given["rollout"] = {
@@ -135,5 +143,20 @@ def test_a_stream_whose_weights_change_meanwhile(on_update, inputs, tmp_path, on
         assert len(line["token_ids"]) == 40
         assert line["versions"] == sorted(line["versions"])
         assert all(found <= 0 for found in line["logprobs"])
+        assert on_update != "drain" or len(set(line["versions"])) == 1
     assert {version for line in lines for version in line["versions"]} > {0, 1}
+    assert not left_over()
+
+
+def test_verify_sees_a_head_that_keeps_the_old_weights(inputs, tmp_path):
+    """What rlframe does for tied heads is switched off inside vLLM's worker."""
+    with pytest.raises(SyncError, match="tied lm_head computes with other weights"):
+        fit(
+            tmp_path,
+            inputs,
+            1.0,
+            "train",
+            checkpoint={"name": "hybrid", "verify": 1},
+            engine={"worker_extension_cls": f"{StaleHead.__module__}.StaleHead"},
+        )
     assert not left_over()

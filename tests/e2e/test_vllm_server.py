@@ -120,6 +120,14 @@ def test_a_run_trains_the_servers_weights(running, tmp_path):
     done = rlframe.fit(**given)
     assert done.summary["status"] == "finished"
     check_logprobs(done.run_dir, inputs, 0.3, tmp_path)
+    rows = [json.loads(line) for line in (done.run_dir / "metrics.jsonl").open()]
+    steps = [row for row in rows if "rollout/tokens_per_s" in row]
+    assert len(steps) == STEPS
+    for row in steps:
+        assert row["rollout/kv_total_tokens"] > row["rollout/kv_used_tokens"] >= 0
+        assert row["rollout/running"] == row["rollout/waiting"] == 0
+        assert row["rollout/prefill_tokens"] > 0
+        assert row["rollout/requests"] == steps[0]["rollout/requests"]
 
 
 @pytest.mark.parametrize("path", ["/rlframe/stats", "/v1/completions"])

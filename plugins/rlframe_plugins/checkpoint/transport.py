@@ -18,6 +18,7 @@ from rlframe.weights.adapters import Adapters
 from rlframe.weights.layout import Layout, Plan
 from rlframe_plugins.checkpoint.adapters import AdapterSync
 from rlframe_plugins.checkpoint.verify import Verifier
+from rlframe_plugins.resharders.planner import present
 
 __all__ = ["TransportCheckpoint"]
 
@@ -31,6 +32,7 @@ class TransportCheckpoint(CheckpointEngine):
     Every trainer's rank stages what the plan takes from it, every replica fetches and checks; only
     then do all replicas flip. Where a part is missing or damaged the old version goes on serving
     and ``SyncError`` says which. Adapters travel alone: replicas add them to a base that came once.
+    A replica that is away is left out; where both sides meet, those that are there meet anew.
     """
 
     @dataclass(frozen=True)
@@ -69,8 +71,8 @@ class TransportCheckpoint(CheckpointEngine):
 
     @classmethod
     def lets_join(cls, config: Config) -> bool:
-        """See :class:`CheckpointEngine`: where the sides need not meet in the exchange."""
-        return not resolve(current_host(), "transport", config.transport).value.together
+        """See :class:`CheckpointEngine`; where both sides meet, those that are there do."""
+        return True
 
     def use_adapters(self, adapters: Adapters) -> None:
         """See :class:`CheckpointEngine`."""
@@ -91,6 +93,7 @@ class TransportCheckpoint(CheckpointEngine):
         first = sources.mesh.size
         self._verifier = Verifier(plan, sources, targets, first) if self.config.verify else None
         self._full, self._version, self._published = True, -1, 0
+        self._absent: dict[Transport, frozenset[int]] = {}
         self._meet(self._transport)
         if self._adapters is not None and self.config.adapters_alone:
             low: Transport = transport(self.config, codec)
@@ -101,7 +104,9 @@ class TransportCheckpoint(CheckpointEngine):
     def publish(self, version: int) -> SyncStats:
         """See :class:`CheckpointEngine`; a version that did not come whole is sent again."""
         started, notes = time.perf_counter(), []
-        self._full |= self._targets.admit()
+        if self._targets.admit():
+            self._full = True
+            self._renew_all()
         for left in range(self.config.retries, -1, -1):
             try:
                 moved = self._move(version)
@@ -125,8 +130,7 @@ class TransportCheckpoint(CheckpointEngine):
             )
         full = self._full
         self._targets.admit()
-        for transport in self._transports:
-            self._renew(transport)
+        self._renew_all()
         moved = self._move(self._version, late=True)
         self._targets.call("flip_weights", self._version, True).result()
         self._full = full
@@ -147,6 +151,11 @@ class TransportCheckpoint(CheckpointEngine):
         answer = self._sources.call("listen_for_replicas", transport).result()
         transport.connect(answer)
 
+    def _renew_all(self) -> None:
+        """Who is new has no connections: all meet again."""
+        for transport in self._transports:
+            self._renew(transport)
+
     def _renew(self, transport: Transport) -> None:
         if transport.together:
             transport.renew()
@@ -164,7 +173,17 @@ class TransportCheckpoint(CheckpointEngine):
     def _exchange(
         self, transport: Transport, stage: Sequence[Any], fetch: Sequence[Any], late: bool
     ) -> int:
-        """Call both sides, replicas with the receipts of the trainers; bytes that moved."""
+        """Call both sides, replicas with the receipts of the trainers; bytes that moved.
+
+        Where both meet, the plan is that of the replicas that are there.
+        """
+        if transport.together:
+            away = self._targets.away
+            if self._absent.setdefault(transport, frozenset()) != away:
+                self._absent[transport] = away
+                self._renew(transport)
+            gone = frozenset(rank + self._sources.mesh.size for rank in away)
+            stage, fetch = _among(stage, gone), _among(fetch, gone)
         staging = self._sources.call(*stage)
         receipts: Sequence[Any] = []
         try:
@@ -178,6 +197,13 @@ class TransportCheckpoint(CheckpointEngine):
             raise
         finally:
             transport.discard(receipts)
+
+
+def _among(call: Sequence[Any], gone: frozenset[int]) -> tuple[Any, ...]:
+    """A call whose plan asks nothing of the ranks that are gone."""
+    if not gone:
+        return tuple(call)
+    return tuple(present(part, gone) if isinstance(part, Plan) else part for part in call)
 
 
 def _both(staging: Future[Any], fetching: Future[Any]) -> None:

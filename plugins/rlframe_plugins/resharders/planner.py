@@ -5,11 +5,19 @@ Source boxes of one parameter may repeat (replicas) and overlap; a target piece 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
-from rlframe.weights.layout import Box, Layout, Move, Piece
+from rlframe.weights.layout import Box, Layout, Move, Piece, Plan
 
-__all__ = ["missing_moves", "without"]
+__all__ = ["missing_moves", "present", "without"]
+
+
+def present(plan: Plan, gone: Collection[int]) -> Plan:
+    """The same without ranks that are gone: they want nothing, and had nothing to give."""
+    target = tuple(() if rank in gone else held for rank, held in enumerate(plan.target.ranks))
+    moves = tuple(move for move in plan.moves if move.target not in gone)
+    assert not any(move.source in gone for move in moves), "a rank that is gone is a source"
+    return Plan(plan.source, Layout(plan.target.params, target), moves)
 
 
 def without(box: Box, hole: Box) -> list[Box]:

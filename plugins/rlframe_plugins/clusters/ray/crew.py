@@ -41,6 +41,8 @@ class Member:
     actor: Any
     rank: int
     where: Where = field(default_factory=Where)
+    meeting: str = ""
+    """Where it finds the others of its replica, if not where all ranks meet."""
 
     @property
     def host(self) -> str:
@@ -110,6 +112,11 @@ class Crew:
         )
 
     @property
+    def away(self) -> frozenset[int]:
+        """See ``WorkerGroup``."""
+        return frozenset()
+
+    @property
     def arrived(self) -> bool:
         """See ``WorkerGroup``."""
         return False
@@ -120,6 +127,10 @@ class Crew:
 
     def watch(self, lost: Callable[[str], object], ready: Callable[[str], object]) -> None:
         """See ``WorkerGroup``: this crew survives no death."""
+
+    def fellows_of(self, rank: int) -> tuple[int, ...]:
+        """Ranks that live and die with this one."""
+        return tuple(member.rank for member in self.members)
 
     def told(self, send: Callable[[Member], Any]) -> None:
         """Every member was told this at the start."""

@@ -90,6 +90,11 @@ class RayGroup(WorkerGroup):
         return RayRollout(self.role, replicas, self.crew.waits)
 
     @property
+    def away(self) -> frozenset[int]:
+        """See :class:`WorkerGroup`."""
+        return self.crew.away
+
+    @property
     def arrived(self) -> bool:
         """See :class:`WorkerGroup`."""
         return self.crew.arrived

@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,9 @@ from rlframe_plugins.clusters.ray.crew import Bound, Crew, Member, Sent
 from rlframe_plugins.clusters.ray.failures import translate
 from rlframe_plugins.clusters.ray.group import RayGroup, RayHosted
 from rlframe_plugins.clusters.ray.nodes import Need
-from rlframe_plugins.clusters.ray.replica_crew import ReplicaCrew, Restarts
+from rlframe_plugins.clusters.ray.replica_crew import ReplicaCrew
 from rlframe_plugins.clusters.ray.resolver import Resolver
+from rlframe_plugins.clusters.ray.restarts import Restarts
 from rlframe_plugins.clusters.ray.session import runtime_env, worker_environment
 
 __all__ = ["Crews"]
@@ -161,11 +163,11 @@ class Crews:
         config, options = self._config, self._config.run
         if key[1] != ROLLOUT or rollout is None or not options.max_restarts:
             return None
-        alone = all(len(r) == 1 for r in rollout.replicas(placement.mesh_of[ROLLOUT].size))
-        if not alone or not config.checkpoint.load().lets_join(config.checkpoint.config):
+        if not config.checkpoint.load().lets_join(config.checkpoint.config):
             return None
         wait, limit = options.restart_wait_s, self._options.start_timeout_s
-        return Restarts(options.max_restarts, wait, limit)
+        replicas = rollout.replicas(placement.mesh_of[ROLLOUT].size)
+        return Restarts(options.max_restarts, wait, limit, replicas, _meeting)
 
     def _create(
         self, pool: ResourcePool, what: str, sharing: int, restarts: Restarts | None
@@ -182,7 +184,7 @@ class Crews:
                     group, placement_group_bundle_index=rank
                 ),
                 runtime_env=self._environment,
-                max_restarts=restarts.limit if restarts is not None else 0,
+                max_restarts=restarts.by_ray if restarts is not None else 0,
             ).remote(boot, f"{pool.name}/{what} {rank}")
             for rank in range(pool.size)
         ]
@@ -207,29 +209,33 @@ class Crews:
         crew.members = [Member(m.actor, m.rank, where[m.rank]) for m in crew.members]
         meeting = _meeting(where)
         device = device or ("cuda" if self._need.kind == "GPU" else "cpu")
-        payloads = [
-            pickle.dumps((self._rank(m, per_node, len(actors), meeting, device), self._selected()))
-            for m in crew.members
-        ]
-        self._everybody(crew, name, "start", lambda m: m.actor.start.remote(payloads[m.rank]))
+        base = RankInfo(
+            world=len(actors),
+            device=device,
+            threads=self._options.threads if device == "cpu" else 0,
+            init_method=meeting if len(actors) > 1 else None,
+        )
+
+        def start(member: Member) -> Any:
+            rank = self._rank(base, member, per_node, crew.fellows_of(member.rank))
+            return member.actor.start.remote(pickle.dumps((rank, self._config.transfer)))
+
+        self._everybody(crew, name, "start", start)
         return crew
 
     def _rank(
-        self, member: Member, per_node: int, world: int, meeting: str, device: str
+        self, base: RankInfo, member: Member, per_node: int, fellows: Sequence[int]
     ) -> RankInfo:
-        return RankInfo(
+        """What a rank is told of itself; a replica that is started again meets elsewhere."""
+        return replace(
+            base,
             rank=member.rank,
-            world=world,
             local_rank=member.rank % per_node,
             host=member.host,
-            device=device,
             seed=self._config.seed + member.rank,
-            threads=self._options.threads if device == "cpu" else 0,
-            init_method=meeting if world > 1 else None,
+            init_method=member.meeting or base.init_method,
+            meets=tuple(fellows) if member.meeting else (),
         )
-
-    def _selected(self) -> Selected:
-        return self._config.transfer
 
     def _locate(self, crew: Crew) -> list[Where]:
         refs = [member.actor.where.remote() for member in crew.members]

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["HttpConfig", "HttpRollout"]
 
 T = TypeVar("T")
+_COUNTED = ("deaths", "returns", "retries")
+"""Of the router's figures those that never fall."""
 
 
 @dataclass(frozen=True)
@@ -146,11 +148,18 @@ class HttpRollout(RolloutEngine):
         return self._version
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start, and the router's under ``router/``."""
+        """Counters since the start, the servers' own among them, the router's under ``router/``."""
         with self._lock:
             running = time.perf_counter() - self._since if self._open else 0.0
             own = {**self._counters, "busy_s": self._busy_s + running}
-        return own | {f"router/{name}": value for name, value in self._router.stats().items()}
+        self._look()
+        shown = _sums(server.shown.counters for server in self._servers)
+        return own | shown | self._routed(counted=True)
+
+    def gauges(self) -> dict[str, float]:
+        """What the servers show of themselves, of which the first of several workers speaks."""
+        self._look()
+        return _sums(server.shown.gauges for server in self._servers) | self._routed(counted=False)
 
     def close(self) -> None:
         """End every request, and close the connections."""
@@ -183,6 +192,22 @@ class HttpRollout(RolloutEngine):
 
     # --- inside -------------------------------------------------------------------------------
 
+    @property
+    def leads(self) -> bool:
+        """Whether this worker is the one that commands the servers, which others ask too."""
+        return self.rank.rank == 0
+
+    def _look(self) -> None:
+        if self.leads:
+            self.do(self._looked())
+
+    async def _looked(self) -> None:
+        await asyncio.gather(*(server.look() for server in self._servers))
+
+    def _routed(self, *, counted: bool) -> dict[str, float]:
+        found = self._router.stats().items()
+        return {f"router/{name}": value for name, value in found if (name in _COUNTED) == counted}
+
     def _check(self, request: Request) -> None:
         """Raise RolloutError for what cannot be served."""
         if self._asleep:
@@ -208,6 +233,14 @@ class HttpRollout(RolloutEngine):
     async def _close(self) -> None:
         for server in self._servers:
             server.close()
+
+
+def _sums(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total.get(name, 0.0) + value
+    return total
 
 
 def _is_error(found: Any) -> bool:

@@ -7,15 +7,18 @@ import contextlib
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from rlframe.errors import RolloutError
 from rlframe.requests import Completion, FinishReason, Request
 from rlframe_plugins.rollouts.http.client import HttpClient, HttpOptions
+from rlframe_plugins.rollouts.http.figures import Metrics, Shown
 from rlframe_plugins.rollouts.replicas import Replica, ReplicaLost, Seen
 
 __all__ = ["Part", "Server"]
 
+_FIGURES_S = 5.0
+"""A server that takes longer to show its figures shows none."""
 _FINISH: Mapping[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
@@ -35,11 +38,16 @@ class Server(Replica):
     ``limit_s`` bounds everything but a generation, seconds; ``idle_s`` the silence within one.
     """
 
+    metrics: ClassVar[Metrics] = Metrics({}, {})
+    """What is known of its ``/metrics``."""
+
     def __init__(self, url: str, options: HttpOptions, limit_s: float, idle_s: float) -> None:
         self.name = url
         self.client = HttpClient(url, options)
         self.limit_s, self.idle_s = limit_s, idle_s
         self._stops: dict[str, set[asyncio.Event]] = {}
+        self.shown = Shown(self.metrics)
+        """Its figures as they were last."""
 
     @abstractmethod
     def parts(self, request: Request) -> AsyncGenerator[Part, None]:
@@ -48,6 +56,17 @@ class Server(Replica):
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
         """A short call of the server."""
         return await self.client.ask(method, path, body, self.limit_s)
+
+    async def look(self) -> None:
+        """Read its figures. One that shows none, or is away, leaves the counters as they were."""
+        if not (self.metrics.counters or self.metrics.gauges):
+            return
+        try:
+            text = await self.client.ask("GET", "/metrics", limit_s=min(_FIGURES_S, self.limit_s))
+        except RolloutError:
+            self.shown.gauges = {}
+            return
+        self.shown.take(text if isinstance(text, str) else "")
 
     async def generate(self, request: Request, seen: Seen) -> Completion:
         """See :class:`Replica`; a deadline ends it here."""

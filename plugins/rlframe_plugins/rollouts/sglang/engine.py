@@ -62,7 +62,7 @@ class SGLangRollout(HttpRollout):
 
         Of several workers with the same servers the first one does it.
         """
-        if self._leads:
+        if self.leads:
             self._update = {
                 "model_path": str(self._save(tensors)),
                 "weight_version": str(version),
@@ -99,6 +99,14 @@ class SGLangRollout(HttpRollout):
             self._lead("/resume_memory_occupation", {"tags": self._tags})
         self._asleep = False
 
+    def stats(self) -> dict[str, float]:
+        """See :class:`HttpRollout`; prompt tokens that servers computed are ``prefill_tokens``."""
+        found = super().stats()
+        if "prefix_hit_tokens" in found:
+            prompts = found.pop("prompt_tokens_there", 0.0)
+            found["prefill_tokens"] = max(prompts - found["prefix_hit_tokens"], 0.0)
+        return found
+
     def close(self) -> None:
         """See :class:`HttpRollout`; the servers go on."""
         super().close()
@@ -107,13 +115,8 @@ class SGLangRollout(HttpRollout):
 
     # --- inside -------------------------------------------------------------------------------
 
-    @property
-    def _leads(self) -> bool:
-        """Whether this worker is the one that commands the servers."""
-        return self.rank.rank == 0
-
     def _lead(self, path: str, body: Any = None) -> None:
-        if self._leads:
+        if self.leads:
             self.do(self.tell_all("POST", path, body))
 
     def _check(self, request: Request) -> None:

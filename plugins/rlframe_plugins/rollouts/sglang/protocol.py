@@ -15,10 +15,27 @@ from typing import Any
 from rlframe.errors import RolloutError
 from rlframe.requests import Request, Sampling
 from rlframe_plugins.rollouts.http.client import HttpOptions
+from rlframe_plugins.rollouts.http.figures import Metrics
 from rlframe_plugins.rollouts.http.server import Part, Server
 from rlframe_plugins.rollouts.replicas import ReplicaLost
 
-__all__ = ["SGLangServer", "request_body", "sampling_params"]
+__all__ = ["METRICS", "SGLangServer", "request_body", "sampling_params"]
+
+METRICS = Metrics(
+    {
+        "sglang:prompt_tokens_total": "prompt_tokens_there",
+        "sglang:cached_tokens_total": "prefix_hit_tokens",
+        "sglang:generation_tokens_total": "generated_tokens",
+    },
+    {
+        "sglang:num_running_reqs": "running",
+        "sglang:num_queue_reqs": "waiting",
+        "sglang:num_used_tokens": "kv_used_tokens",
+        "sglang:max_total_num_tokens": "kv_total_tokens",
+        "sglang:gen_throughput": "generated_tokens_per_s",
+    },
+)
+"""Its figures at ``/metrics``."""
 
 
 def sampling_params(sampling: Sampling) -> dict[str, Any]:
@@ -64,7 +81,9 @@ def request_body(request: Request, rid: str) -> dict[str, Any]:
 
 
 class SGLangServer(Server):
-    """One SGLang server."""
+    """One SGLang server. It shows figures where it was started with ``--enable-metrics``."""
+
+    metrics = METRICS
 
     def __init__(self, url: str, options: HttpOptions, limit_s: float, idle_s: float) -> None:
         super().__init__(url, options, limit_s, idle_s)

@@ -189,5 +189,7 @@ def _store(rank: RankInfo) -> Any:
         return _get_default_store()
     if rank.init_method is None:
         raise ConfigError(f"{rank.world} ranks need an init_method to find each other")
-    found = dist.rendezvous(rank.init_method, rank.rank, rank.world)  # type: ignore[attr-defined]
+    ranks = rank.meets or tuple(range(rank.world))
+    place = ranks.index(rank.rank)
+    found = dist.rendezvous(rank.init_method, place, len(ranks))  # type: ignore[attr-defined]
     return next(iter(found))[0]

@@ -190,13 +190,13 @@ class Core:
     # --- figures ------------------------------------------------------------------------------
 
     async def stats(self) -> dict[str, float]:
-        """Seconds with requests, bytes that the last sleep gave back, and vLLM's own figures."""
+        """Seconds with requests, and vLLM's own counters."""
         self._count()
-        return {
-            "busy_s": self._busy_s,
-            "freed_bytes": float(self._freed),
-            **self._gauges.figures(),
-        }
+        return {"busy_s": self._busy_s, **self._gauges.counters()}
+
+    async def gauges(self) -> dict[str, float]:
+        """How things stand in vLLM, and the bytes that the last sleep gave back."""
+        return {"freed_bytes": float(self._freed), **self._gauges.gauges()}
 
     async def show(self) -> list[Any]:
         """Parcels of the weights that each worker computes with; see the extension."""

@@ -18,7 +18,7 @@ from rlframe_plugins.rollouts.common import check_request, end_ids, load_config,
 from rlframe_plugins.rollouts.torch.placing import generation_mesh
 from rlframe_plugins.rollouts.vllm.config import VLLMConfig
 from rlframe_plugins.rollouts.vllm.frames import Job
-from rlframe_plugins.rollouts.vllm.gauges import FIGURES
+from rlframe_plugins.rollouts.vllm.gauges import COUNTERS, GAUGES, shared_counters
 from rlframe_plugins.rollouts.vllm.link import Link
 from rlframe_plugins.rollouts.vllm.parcel import Parcel, opened_parcel
 from rlframe_plugins.rollouts.vllm.parts import assembled
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["VLLMRollout"]
 
-_FIGURES = ("busy_s", "freed_bytes", *FIGURES)
+_COUNTERS = ("busy_s", *COUNTERS)
+_GAUGES = ("freed_bytes", *GAUGES)
 
 
 class VLLMRollout(RolloutEngine):
@@ -185,12 +186,16 @@ class VLLMRollout(RolloutEngine):
         self._asleep = False
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start, ``busy_s``, what the last sleep gave back, vLLM's figures.
+        """Counters since the start, ``busy_s``, and vLLM's: see :data:`.gauges.COUNTERS`.
 
-        Those are ``running`` and ``waiting`` requests, ``kv_use`` (a share), ``prefix_queries`` and
-        ``prefix_hits`` (tokens), ``generated_tokens``, ``tokens_per_s`` while it steps, and others.
+        ``prefix_hit_tokens`` and ``prefill_tokens`` are those that rlframe's own engine counts.
         """
-        return {**self._counters, **(self._call("stats") or dict.fromkeys(_FIGURES, 0.0))}
+        found = self._call("stats") or dict.fromkeys(_COUNTERS, 0.0)
+        return {**self._counters, **found, **shared_counters(found)}
+
+    def gauges(self) -> dict[str, float]:
+        """See :data:`.gauges.GAUGES`; and ``freed_bytes``, what the last sleep gave back."""
+        return dict(self._call("gauges") or dict.fromkeys(_GAUGES, 0.0))
 
     def close(self) -> None:
         """End vLLM's processes."""

@@ -15,6 +15,7 @@ from rlframe_plugins.rollouts.common import end_ids, load_config, seed_of
 from rlframe_plugins.rollouts.http.client import HttpOptions
 from rlframe_plugins.rollouts.http.engine import HttpConfig, HttpRollout
 from rlframe_plugins.rollouts.http.server import Part, Server
+from rlframe_plugins.rollouts.vllm.gauges import METRICS, shared_counters
 from rlframe_plugins.rollouts.vllm.parcel import Parcel
 from rlframe_plugins.rollouts.vllm.translate import job_of
 
@@ -101,6 +102,19 @@ class VLLMServers(HttpRollout):
             self._parcel.close()
             self._parcel = None
 
+    def stats(self) -> dict[str, float]:
+        """See :class:`HttpRollout`; with what vLLM counts, as the rollout ``vllm`` has it."""
+        found = super().stats()
+        return found | (shared_counters(found) if "prefix_queries" in found else {})
+
+    def gauges(self) -> dict[str, float]:
+        """See :class:`HttpRollout`."""
+        found = super().gauges()
+        share = found.pop("kv_use", None)
+        if share is not None and "kv_total_tokens" in found:
+            found["kv_used_tokens"] = share * found["kv_total_tokens"]
+        return found
+
     def update(self, version: int) -> dict[str, Any]:
         """The body of ``/rlframe/load`` for what was loaded last."""
         assert self._parcel is not None, "load() comes first"
@@ -128,6 +142,8 @@ class VLLMServers(HttpRollout):
 
 class VLLMServer(Server):
     """One of them."""
+
+    metrics = METRICS
 
     def __init__(
         self, home: VLLMServers, url: str, options: HttpOptions, limit_s: float, idle_s: float

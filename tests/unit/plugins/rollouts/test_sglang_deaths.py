@@ -61,7 +61,7 @@ def test_a_server_that_comes_back_gets_the_weights_before_requests(path: Path) -
     servers[0].rise()
 
     async def until_back() -> None:
-        while engine.stats()["router/replicas_up"] < 2:
+        while engine.gauges()["router/replicas_up"] < 2:
             await asyncio.gather(engine.generate(Request(PROMPTS[0], SAMPLINGS[0])))
 
     asyncio.run(asyncio.wait_for(until_back(), 60))
@@ -82,10 +82,10 @@ def test_weights_pass_a_server_that_is_away(path: Path) -> None:
     servers[1].die()
     reference.change(seed=2)
     engine.load(2, reference.tensors())
-    assert engine.stats()["router/replicas_up"] == 1
+    assert engine.gauges()["router/replicas_up"] == 1
     servers[1].rise()
     asked = Request(PROMPTS[1], SAMPLINGS[0])
-    while engine.stats()["router/replicas_up"] < 2:
+    while engine.gauges()["router/replicas_up"] < 2:
         agrees(reference, asked, run(engine, asked)[0])
     assert servers[1].weight_version == "2"
     for server in servers:

@@ -10,7 +10,7 @@ import pytest
 from rlframe.errors import RolloutError
 from rlframe_plugins.rollouts.vllm.core import Core
 from rlframe_plugins.rollouts.vllm.frames import Job
-from rlframe_plugins.rollouts.vllm.gauges import FIGURES, Gauges
+from rlframe_plugins.rollouts.vllm.gauges import COUNTERS, GAUGES, Gauges
 from tests.unit.plugins.rollouts.vllm_fakes import FakeEngine, FakeTokenizer
 
 PROMPT = (7, 8)
@@ -162,7 +162,7 @@ def test_sleep_says_what_it_gave_back(real):
         await core.sleep(2, real)
         told = [one[0] for one in engine.told]
         assert ("sleep" in told) == real
-        assert (await core.stats())["freed_bytes"] == 0
+        assert (await core.gauges())["freed_bytes"] == 0
         engine.told.clear()
         await core.load(4, "path", [])
         await core.wake(real)
@@ -174,6 +174,8 @@ def test_sleep_says_what_it_gave_back(real):
 
 def test_figures_add_up():
     gauges = Gauges()
+    room = SimpleNamespace(num_gpu_blocks=10, block_size=16)
+    gauges._cache = room
     cache = SimpleNamespace(queries=10, hits=4)
     scheduler = SimpleNamespace(
         num_running_reqs=2, num_waiting_reqs=1, kv_cache_usage=0.5, prefix_cache_stats=cache
@@ -182,12 +184,14 @@ def test_figures_add_up():
     for _ in range(3):
         gauges.record(scheduler, step)
     gauges.record(None, None)
-    found = gauges.figures()
-    assert set(found) == set(FIGURES)
-    assert (found["running"], found["waiting"], found["kv_use"]) == (2, 1, 0.5)
+    now, found = gauges.gauges(), gauges.counters()
+    assert set(now) == set(GAUGES)
+    assert set(found) == set(COUNTERS)
+    assert (now["running"], now["waiting"], now["kv_used_tokens"]) == (2, 1, 80)
+    assert now["kv_total_tokens"] == 160
     assert (found["prefix_queries"], found["prefix_hits"]) == (30, 12)
     assert (found["prefilled_tokens"], found["generated_tokens"]) == (9, 6)
-    assert found["tokens_per_s"] > 0
+    assert now["generated_tokens_per_s"] > 0
 
 
 def test_a_load_that_fails_ends_what_ran():

@@ -70,6 +70,27 @@ def test_weights_then_tokens_with_versions(server, engine):
     assert path.startswith("/proc/")
 
 
+def test_vllms_own_figures(server, engine):
+    """By the names that the rollout vllm has for them; none where the server shows none."""
+    assert "running" not in engine.gauges()
+    server.metrics = "\n".join(
+        [
+            'vllm:num_requests_running{engine="0"} 2.0',
+            'vllm:num_requests_waiting{engine="0"} 1.0',
+            'vllm:kv_cache_usage_perc{engine="0"} 0.25',
+            'vllm:cache_config_info{block_size="16",num_gpu_blocks="10"} 1.0',
+            'vllm:prefix_cache_queries_total{engine="0"} 30.0',
+            'vllm:prefix_cache_hits_total{engine="0"} 12.0',
+            'vllm:generation_tokens_total{engine="0"} 6.0',
+        ]
+    )
+    now, counted = engine.gauges(), engine.stats()
+    assert (now["running"], now["waiting"]) == (2, 1)
+    assert (now["kv_used_tokens"], now["kv_total_tokens"]) == (40, 160)
+    assert (counted["prefix_hit_tokens"], counted["prefill_tokens"]) == (12, 18)
+    assert counted["generated_tokens"] == 6
+
+
 def test_a_stop_string_ends_it(server, engine):
     engine.load(3, WEIGHTS)
     allow(server, 4)

@@ -73,9 +73,15 @@ class FakeServer(HttpServer):
     def __init__(self) -> None:
         self.engine = FakeEngine()
         self.routes = FakeRoutes(None)
+        self.metrics = ""
+        """What vLLM itself shows at /metrics; empty: nothing."""
         super().__init__("fake-vllm")
 
     async def answer(self, method, path, body):
+        if path == "/metrics":
+            if not self.metrics:
+                raise Denied(404, {"detail": "Not Found"})
+            return self.metrics
         scope = scope_of(path, self.engine)
         sent: asyncio.Queue = asyncio.Queue()
         gone = asyncio.Event()
