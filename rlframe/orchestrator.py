@@ -64,6 +64,7 @@ class Orchestrator:
         self._figures: dict[str, float] = {}
         self._engines = EngineFigures()
         self._learned: Learned | None = None
+        self._held = False
         self._use = Utilisation(parts.roles["policy"], self.config.role("policy").model.path)
         self._profiles = StepProfiles(
             parts.roles["policy"], parts.recorder.run_dir, self.config.run.profile_steps
@@ -79,6 +80,12 @@ class Orchestrator:
     def steps_left(self) -> int:
         """Steps that are still to be taken, one that runs included."""
         return max(self.config.steps - self.step, 0)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether trainer and rollout share storage, so that none may run beside the other."""
+        checkpoint = self.config.checkpoint
+        return bool(checkpoint.load().shares_storage(checkpoint.config))
 
     # --- the three stages -------------------------------------------------------------------
 
@@ -116,9 +123,16 @@ class Orchestrator:
         self._use.updated(batch, self._specs[0].schedule(self.algorithm.config)[0])
         return metrics
 
+    def hold(self, running: Running) -> None:
+        """Stop generations until the next publish: the trainer has the devices for itself."""
+        if self.parts.rollout is not None:
+            self._held = True
+            self.parts.rollout.call("pause", running).result()
+
     def publish(self, running: Running = "none") -> None:
         """Give the rollout engines the policy's weights as the next version; see ``publish_to``."""
         self.version += 1
+        running, self._held = ("keep" if self._held else running), False
         if self.parts.checkpoint is None:
             return
         with self.latecomers.publishing(), self.clock.stage("update_weights"):
@@ -135,7 +149,8 @@ class Orchestrator:
 
     def _phase(self, phase: Literal["train", "generate"]) -> None:
         """Make room for a stage, where stages take turns."""
-        if self.parts.checkpoint is not None and not self.config.scheduler.load().overlaps:
+        at_once = self.config.scheduler.load().overlaps and not self.takes_turns
+        if self.parts.checkpoint is not None and not at_once:
             self.parts.checkpoint.phase(phase)
 
     def _score(self, batch: Batch) -> Batch:

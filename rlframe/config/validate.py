@@ -38,7 +38,7 @@ def validate(config: Config) -> None:
 
 
 def _check_overlap(config: Config) -> None:
-    """Rollout and update at once need weights of their own."""
+    """Rollout and update at once need weights of their own, or take turns."""
     scheduler = config.scheduler
     if not scheduler.load().overlaps:
         return
@@ -48,11 +48,14 @@ def _check_overlap(config: Config) -> None:
             f"'{config.algo.name}' has no rollout: use --scheduler sync"
         )
     checkpoint = config.checkpoint
-    if checkpoint.load().shares_storage(checkpoint.config):
+    if not checkpoint.load().shares_storage(checkpoint.config):
+        return
+    if not scheduler.load().takes_turns(scheduler.config):
         raise ConfigError(
             f"scheduler '{scheduler.name}' lets the rollout go on while the weights change, but "
             f"checkpoint '{checkpoint.name}' shares their storage: set checkpoint.copy=true, or "
-            "give the rollout a pool of its own with checkpoint=transport"
+            "give the rollout a pool of its own with checkpoint=transport, or take turns on the "
+            "same devices with --scheduler async"
         )
 
 

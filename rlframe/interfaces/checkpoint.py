@@ -95,6 +95,11 @@ class CheckpointEngine(ABC):
         return False
 
     @classmethod
+    def gives_room(cls, config: Any) -> bool:
+        """Whether :meth:`phase` takes memory from the rollout, which then can serve no request."""
+        return False
+
+    @classmethod
     def lets_join(cls, config: Any) -> bool:
         """Whether replicas may be away in a publish and :meth:`join` later."""
         return False

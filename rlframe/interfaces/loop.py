@@ -24,6 +24,15 @@ class Scheduler(ABC):
     """Whether groups are played while the policy learns or its weights are published."""
     config: Any
 
+    @classmethod
+    def takes_turns(cls, config: Any) -> bool:
+        """Whether one that overlaps also runs where trainer and rollout share the weights' storage.
+
+        It then stops generations before each update, or waits for them; see
+        ``Orchestrator.takes_turns``.
+        """
+        return False
+
     def __init__(self, config: Any = None) -> None:
         self.config = config
 

@@ -43,6 +43,8 @@ class SimSpec:
     """Mean time between failures of a replica; 0: never."""
     repair_s: float = 0.0
     max_refills: int = 1000
+    turns: bool = False
+    """Whether trainer and rollout share devices, for schedulers that can take turns on them."""
     seed: int = 0
 
 

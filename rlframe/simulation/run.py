@@ -108,6 +108,11 @@ class SimRun:
     # --- what a scheduler sees ----------------------------------------------------------------
 
     @property
+    def takes_turns(self) -> bool:
+        """See :class:`Orchestrator`."""
+        return self.spec.turns
+
+    @property
     def done(self) -> bool:
         """Whether all steps were taken."""
         return self.step >= self.spec.steps
@@ -137,6 +142,10 @@ class SimRun:
         self._trained_s += seconds
         self.player.let_pass(seconds)
         return {}
+
+    def hold(self, running: Running) -> None:
+        """Nothing is decoded until the next publish."""
+        self.player.paused = True
 
     def publish(self, running: Running = "none") -> None:
         """Spend the time of a sync, in which nothing is decoded, and count the version."""

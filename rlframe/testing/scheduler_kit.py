@@ -10,6 +10,7 @@ Example::
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Mapping
 from functools import cache
@@ -71,7 +72,8 @@ class SchedulerKit:
     """Tests of one scheduler on simulated engines in virtual time, and of what it yields.
 
     ``bound`` is the most versions that what it learns from may be old; ``idle_share`` the most
-    time beside the slower of generation and training that a well-fed run may take.
+    time beside the slower of generation and training that a well-fed run may take. One that claims
+    ``takes_turns`` is also run where trainer and rollout share their devices.
     """
 
     scheduler: ClassVar[str]
@@ -86,6 +88,9 @@ class SchedulerKit:
     def runs(self) -> list[tuple[SimSpec, SimReport]]:
         """Many runs of random sizes, each to its end."""
         specs = [random_spec(seed) for seed in range(_RUNS)]
+        scheduler = self.make()
+        if scheduler.takes_turns(scheduler.config):
+            specs += [dataclasses.replace(spec, turns=True) for spec in specs]
         return [(spec, SimRun(spec).simulate(self.make())) for spec in specs]
 
     # --- what is checked ----------------------------------------------------------------------
@@ -118,6 +123,16 @@ class SchedulerKit:
         for seed in range(5):
             first, second = (SimRun(random_spec(seed)).simulate(self.make()) for _ in range(2))
             assert first == second
+
+    def test_nothing_is_decoded_beside_an_update_where_they_take_turns(self) -> None:
+        """The busy shares of trainer and each replica leave room for the other."""
+        scheduler = self.make()
+        if not scheduler.takes_turns(scheduler.config):
+            return
+        for seed in range(_RUNS):
+            spec = dataclasses.replace(random_spec(seed), turns=True, replicas=1, train_s=1.0)
+            report = SimRun(spec).simulate(self.make())
+            assert report.train_busy + report.rollout_busy <= 1 + 1e-9, spec
 
     def test_generation_and_training_overlap(self) -> None:
         """Against the slower of the two, where lengths are even and both take as long."""

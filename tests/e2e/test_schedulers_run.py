@@ -6,11 +6,13 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 import rlframe
 from rlframe.errors import ConfigError
+from rlframe_strategies.engine import CausalLMEngine
 from tests.e2e.small import steady
 
 SMALL = {
@@ -78,6 +80,48 @@ def test_rollouts_beside_the_update(tmp_path, scheduler, oldest):
         assert ages[1:] == [1.0] * 3
 
 
+class Alone(CausalLMEngine):
+    """Notes how long the rollout beside it decodes while it learns, seconds."""
+
+    noted: ClassVar[list[float]] = []
+
+    def update(self, batch, plan):
+        rollout = self.peers["rollout"]
+        before = rollout.stats()["busy_s"]
+        found = super().update(batch, plan)
+        self.noted.append(rollout.stats()["busy_s"] - before)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("way", "checkpoint"),
+    [
+        ("in-flight", {"name": "hybrid", "verify": 1}),
+        ("abort", {"name": "hybrid"}),
+        ("drain", {"name": "hybrid", "after_generation": "release"}),
+    ],
+)
+def test_on_shared_devices_rollout_and_trainer_take_turns(way, checkpoint, tmp_path):
+    Alone.noted.clear()
+    scheduler = {"name": "async", "staleness": 2, "on_update": way}
+    more = {"checkpoint": checkpoint, "model": {"engine": "tests.e2e.test_schedulers_run:Alone"}}
+    run_dir = run(tmp_path, "run", scheduler, **more)
+    steps = learned(run_dir)
+    assert [len(groups) for groups in steps] == [4] * 4
+    assert sorted(g for groups in steps for g in groups) == list(range(16))
+    ages = [line["training/staleness/max"] for line in figures(run_dir)]
+    assert 1 <= max(ages) <= 2
+    assert Alone.noted == [0.0] * 4
+
+
+def test_bound_zero_is_sync_where_they_take_turns(tmp_path):
+    shared = {"checkpoint": {"name": "hybrid"}}
+    sync = run(tmp_path, "sync", {"name": "sync"}, **shared)
+    other = run(tmp_path, "other", {"name": "async", "staleness": 0}, **shared)
+    assert figures(other) == figures(sync)
+    assert learned(other) == learned(sync)
+
+
 def test_a_snapshot_keeps_prompts_that_are_played(tmp_path):
     """Resumed from the second step, every prompt is learned from once along the lineage."""
     scheduler = {"name": "async", "staleness": 2}
@@ -110,7 +154,8 @@ def test_stale_rollouts_learn_too(tmp_path):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"checkpoint": {"name": "hybrid"}}, "checkpoint.copy=true"),
+        ({"scheduler": "one-step-off", "checkpoint": {"name": "hybrid"}}, "checkpoint.copy=true"),
+        ({"checkpoint": {"name": "hybrid", "after_generation": "cache"}}, "on_update=drain"),
         ({"algo": {"name": "sft"}}, "no rollout"),
         ({"rollout": {"name": "hf"}}, "on_update=drain"),
         ({"scheduler": {"name": "async", "staleness": -1}}, "staleness"),

@@ -54,6 +54,11 @@ class HybridCheckpoint(CheckpointEngine):
         """See :class:`CheckpointEngine`."""
         return not config.copy
 
+    @classmethod
+    def gives_room(cls, config: HybridCheckpoint.Config) -> bool:
+        """See :class:`CheckpointEngine`."""
+        return config.after_generation != "keep"
+
     def prepare(self, plan: Plan, sources: WorkerGroup, targets: WorkerGroup) -> None:
         """See :class:`CheckpointEngine`."""
         if plan.source.world != plan.target.world:

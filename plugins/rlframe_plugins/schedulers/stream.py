@@ -25,6 +25,8 @@ class AsyncScheduler(Scheduler):
 
     A group that weights of version v began is learned from at version v + ``staleness`` at the
     latest; no more are started than can be used by then. With ``staleness`` 0 this is ``sync``.
+    Where trainer and rollout share storage they take turns: generations stop before an update and
+    go on after its publish, or with ``drain`` are waited for before the update.
     """
 
     overlaps = True
@@ -51,6 +53,11 @@ class AsyncScheduler(Scheduler):
 
     config: AsyncScheduler.Config
 
+    @classmethod
+    def takes_turns(cls, config: AsyncScheduler.Config) -> bool:
+        """See :class:`Scheduler`."""
+        return True
+
     @staticmethod
     def validate(config: FitConfig) -> None:
         """Check the sampler's name, and that the rollout engine can do what ``on_update`` asks."""
@@ -63,6 +70,14 @@ class AsyncScheduler(Scheduler):
                 f"scheduler.on_update={options.on_update}: rollout '{config.rollout.name}' cannot "
                 "be stopped between two tokens: set scheduler.on_update=drain"
             )
+        checkpoint = config.checkpoint
+        gives_room = checkpoint.load().gives_room(checkpoint.config)
+        if gives_room and options.on_update != "drain" and options.staleness:
+            raise ConfigError(
+                f"scheduler.on_update={options.on_update}: generations that go on after an update "
+                f"need the memory that checkpoint '{checkpoint.name}' takes from the rollout: set "
+                "scheduler.on_update=drain or checkpoint.after_generation=keep"
+            )
 
     def run(self, orchestrator: Orchestrator) -> Iterator[Metrics]:
         """One item a step."""
@@ -73,16 +88,25 @@ class AsyncScheduler(Scheduler):
             with run.clock.stage("gen"):
                 groups = self._wait(run, sampler, count)
             batch = run.join(groups)
-            self._admit(run, count, taken=True)
+            way: Running = "abort" if options.on_update == "abort" else "keep"
+            if not run.takes_turns:
+                self._admit(run, count, taken=True)
+            elif options.on_update == "drain":
+                self._drain(run, count)
+            elif len(intake):
+                run.hold(way)
             metrics = run.learn(batch)
             if options.on_update == "drain":
-                with run.clock.stage("gen"):
-                    while len(intake):
-                        intake.receive(len(intake), run.version, count, options.wait_s)
+                self._drain(run, count)
             intake.receive(0, run.version, count, options.wait_s)
-            way: Running = "abort" if options.on_update == "abort" else "keep"
             run.publish(way if len(intake) else "none")
             yield {**metrics, **self._figures(run)}
+
+    def _drain(self, run: Orchestrator, count: int) -> None:
+        """Wait for everything that is played."""
+        with run.clock.stage("gen"):
+            while len(run.intake):
+                run.intake.receive(len(run.intake), run.version, count, self.config.wait_s)
 
     def _admit(self, run: Orchestrator, count: int, *, taken: bool) -> None:
         """Start what may be started; ``taken``: this step has its groups already."""
