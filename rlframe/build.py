@@ -199,7 +199,8 @@ def run_sampling(config: Config, path: str, tokenizer: Any) -> Sampling:
         generation = GenerationConfig.from_pretrained(path)
     except OSError:
         generation = None
-    stops = stop_token_ids(tokenizer, AutoConfig.from_pretrained(path), generation)
+    described = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    stops = stop_token_ids(tokenizer, described, generation)
     ends = tuple(dict.fromkeys((*sampling.stop_token_ids, *stops)))
     return dataclasses.replace(sampling, stop_token_ids=ends)
 

@@ -126,6 +126,7 @@ def _convert(file: Path, folder: Path) -> None:
     source: dict[str, Any] = {
         "pretrained_model_name_or_path": str(file.parent),
         "gguf_file": file.name,
+        "trust_remote_code": False,
     }
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

@@ -36,7 +36,7 @@ def meta_model(path: str) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError, KeyError) as error:

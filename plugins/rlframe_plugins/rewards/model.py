@@ -91,9 +91,12 @@ class ModelReward(Reward):
 
         path = resolve_model(self.config.path)
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(path)
+            self._tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
             model, report = AutoModelForSequenceClassification.from_pretrained(
-                path, dtype=getattr(torch, self.config.dtype), output_loading_info=True
+                path,
+                dtype=getattr(torch, self.config.dtype),
+                trust_remote_code=False,
+                output_loading_info=True,
             )
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(f"reward 'model' cannot load '{path}': {error}") from error

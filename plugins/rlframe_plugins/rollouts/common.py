@@ -19,7 +19,7 @@ def load_config(spec: RolloutSpec) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(spec.path)
+        return AutoConfig.from_pretrained(spec.path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ModelError(f"no model config at '{spec.path}': {error}") from error
 
@@ -29,7 +29,7 @@ def load_tokenizer(spec: RolloutSpec) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(spec.path)
+        return AutoTokenizer.from_pretrained(spec.path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ModelError(f"no tokenizer at '{spec.path}': {error}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,10 +47,19 @@ class CollectiveTransport(Transport):
 
         local = rank.host in ("localhost", socket.gethostname())
         host = "127.0.0.1" if local and not _has_route(rank.host) else _address_of(rank.host)
-        store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        # Given only a port, the store would listen on every address of the machine.
+        with socket.create_server((host, 0), backlog=1024) as server:
+            port = int(server.getsockname()[1])
+            store = TCPStore(
+                host,
+                port,
+                is_master=True,
+                wait_for_workers=False,
+                master_listen_fd=os.dup(server.fileno()),
+            )
         self._forget_former()
         _stores[self.key] = store
-        return host, store.port
+        return host, port
 
     def connect(self, answer: Any) -> None:
         """See :class:`Transport`."""

@@ -37,7 +37,7 @@ def make_core(arguments: Mapping[str, Any]) -> Core:
     def tokenizer() -> Any:
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(arguments["model"])
+        return AutoTokenizer.from_pretrained(arguments["model"], trust_remote_code=False)
 
     def parameters(values: Mapping[str, Any]) -> Any:
         return SamplingParams(output_kind=RequestOutputKind.DELTA, **values)

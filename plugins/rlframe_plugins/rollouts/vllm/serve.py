@@ -47,7 +47,7 @@ def core_of(engine: Any, model: str) -> Core:
     def tokenizer() -> Any:
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(model)
+        return AutoTokenizer.from_pretrained(model, trust_remote_code=False)
 
     def parameters(values: Any) -> Any:
         return SamplingParams(output_kind=RequestOutputKind.DELTA, **values)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 import time
 from pathlib import Path
 
@@ -77,3 +79,16 @@ def test_after_a_failure_all_meet_again(tmp_path):
     gone = "version 1: a rank of the exchange is gone"
     assert others == [["first", gone, "without", "renewed"]] * 3
     assert late == ["first", "renewed"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere loopback is one address")
+def test_the_store_listens_on_one_address(tmp_path):
+    """It knows no token, so that it must not be reached by another way than the ranks take."""
+    transport = CollectiveTransport(of(tmp_path, "collective").config)
+    transport.key = "one-address"
+    host, port = transport.listen(RankInfo(0, 2, host="localhost"))
+    assert host == "127.0.0.1"
+    socket.create_connection((host, port), timeout=20).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=20)
+    collective._stores.pop("one-address")
