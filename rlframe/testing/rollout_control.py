@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from rlframe.errors import RolloutError
 from rlframe.interfaces.rollout import RolloutEngine
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.requests import Completion, Request, Sampling
+from rlframe.testing.models import VOCABULARY
 from rlframe.testing.rollout_reference import RolloutReference
 from rlframe.weights.layout import Layout, ParamInfo
 
@@ -54,6 +56,18 @@ class RolloutControl:
         reference.change(seed=2)
         engine.load(5, {name: t.clone() for name, t in reference.tensors().items()})
         self.check(reference, request, asyncio.run(engine.generate(request)), version=5)
+
+    def test_an_older_version_and_one_that_comes_again(
+        self, engine: RolloutEngine, reference: RolloutReference
+    ) -> None:
+        """As after a resume: the weights are those of the last load, whatever its number."""
+        request = Request(PROMPT, Sampling(max_new_tokens=8))
+        for version in (2, 2):
+            reference.change(seed=version + engine.version)
+            engine.load(version, reference.tensors())
+            assert engine.version == version
+            got = asyncio.run(engine.generate(request))
+            self.check(reference, request, got, version=version)
 
     def test_a_load_in_flight_marks_tokens_with_their_version(
         self, engine: RolloutEngine, reference: RolloutReference
@@ -158,6 +172,35 @@ class RolloutControl:
         assert len(asyncio.run(go()).token_ids) == 4
         assert len(asyncio.run(engine.generate(Request(PROMPT, SHORT))).token_ids) == 4
 
+    def test_odd_requests_are_refused_and_hurt_no_other(self, engine: RolloutEngine) -> None:
+        """No number, none that is in range, none that the model knows: each its own error."""
+        odd: list[dict[str, Any]] = [
+            {"sampling": Sampling(temperature=float("nan"))},
+            {"sampling": Sampling(temperature=1e-40)},
+            {"sampling": Sampling(top_k=10**30)},
+            {"sampling": Sampling(max_new_tokens=0)},
+            {
+                "sampling": Sampling(
+                    stop_token_ids=(VOCABULARY,), max_new_tokens=4, min_new_tokens=2
+                )
+            },
+            {"sampling": Sampling(seed=0.5)},  # type: ignore[arg-type]
+            {"deadline_s": float("nan")},
+            {"prompt_ids": ("a",)},
+        ]
+
+        async def go() -> list[Any]:
+            wrong = [Request(**{"prompt_ids": PROMPT, **fields}) for fields in odd]
+            right = [Request(PROMPT, SHORT), Request(PROMPT, SHORT, deadline_s=-1.0)]
+            asked = [engine.generate(one) for one in (*right, *wrong)]
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+        good, late, *errors = asyncio.run(go())
+        assert len(good.token_ids) == 4
+        assert late.finish_reason == "abort"
+        for error, fields in zip(errors, odd, strict=True):
+            assert isinstance(error, RolloutError), (fields, error)
+
     # --- pause, sleep, loops --------------------------------------------------------------------
 
     def test_pause_keeps_requests_until_resume(
@@ -200,13 +243,19 @@ class RolloutControl:
     def test_sleep_and_wake(
         self, engine: RolloutEngine, reference: RolloutReference, level: int
     ) -> None:
-        """Asleep it refuses; awake, and after level 2 loaded again, it samples as before."""
+        """Asleep it refuses; awake, and after level 2 loaded again, it samples as before.
+
+        To do either twice changes nothing.
+        """
         self.claims(engine, "sleep")
         request = Request(PROMPT, Sampling(temperature=0, max_new_tokens=8))
         before = asyncio.run(engine.generate(request))
+        engine.wake()  # one that is awake
+        engine.sleep(level)
         engine.sleep(level)
         with pytest.raises(RolloutError, match="asleep"):
             asyncio.run(engine.generate(request))
+        engine.wake()
         engine.wake()
         if level == 2:
             with pytest.raises(RolloutError, match="load"):

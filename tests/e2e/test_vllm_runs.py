@@ -91,13 +91,16 @@ def check_logprobs(run: Path, inputs, temperature: float, folder: Path) -> None:
 
 
 def left_over() -> list[str]:
-    """Command lines of vLLM's processes that run."""
+    """Command lines of vLLM's processes that run, but for those of other checkouts."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 line = (entry / "cmdline").read_bytes().decode(errors="replace")
+                place = (entry / "cwd").resolve()
             except OSError:
+                continue
+            if place != Path.cwd() and (place / "rlframe").is_dir():
                 continue
             if "VLLM::" in line or "rollouts.vllm.host" in line:
                 found.append(line)

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os.path
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 from rlframe.errors import ModelError, RolloutError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.requests import Request, Sampling
 
-__all__ = ["StopStrings", "check_request", "end_ids", "load_config", "load_tokenizer", "seed_of"]
+__all__ = [
+    "StopStrings",
+    "check_request",
+    "check_sampling",
+    "end_ids",
+    "load_config",
+    "load_tokenizer",
+    "seed_of",
+]
+
+_COLDEST = 1e-6
+"""Lower temperatures but 0 would divide logits to infinity."""
+_LARGEST = 2**31 - 1
+"""Counts beyond are no counts, and fit into no engine's numbers."""
 
 
 def load_config(spec: RolloutSpec) -> Any:
@@ -47,38 +62,82 @@ def end_ids(spec: RolloutSpec, config: Any) -> tuple[int, ...]:
 
 
 def check_request(request: Request, vocab: int, max_positions: int) -> None:
-    """Raise RolloutError for a prompt or sampling that cannot be served."""
-    prompt, sampling = request.prompt_ids, request.sampling
-    who = f"request '{request.request_id}' (group {request.group_id})"
-    if not prompt:
-        raise RolloutError(f"{who} has an empty prompt: it needs at least one token")
-    if min(prompt) < 0 or max(prompt) >= vocab:
-        raise RolloutError(
-            f"{who} holds token id {min(prompt) if min(prompt) < 0 else max(prompt)}, outside of "
-            f"the model's 0 to {vocab - 1}: is the tokenizer of another model?"
-        )
+    """Raise RolloutError for a prompt, sampling or deadline that cannot be served.
+
+    What one request asks for must not reach a step that it shares with others.
+    """
+    check_sampling(request)
+    prompt, who = request.prompt_ids, _who(request)
+    _check_ids(f"{who} holds", prompt, vocab, ": is the tokenizer of another model?")
     if len(prompt) >= max_positions:
         raise RolloutError(
             f"{who} has a prompt of {len(prompt)} tokens, but the model has {max_positions} "
             "positions, of which the response needs at least one: lower data.max_prompt_tokens"
         )
-    wrong = _wrong(sampling)
+    if request.sampling.stop_token_ids:
+        stops = request.sampling.stop_token_ids
+        _check_ids(f"{who}: stop_token_ids={stops} holds", stops, vocab, "")
+
+
+def check_sampling(request: Request) -> None:
+    """Raise RolloutError for what no engine serves, whatever its model."""
+    who, deadline = _who(request), request.deadline_s
+    if not request.prompt_ids:
+        raise RolloutError(f"{who} has an empty prompt: it needs at least one token")
+    if deadline is not None and not (_is_number(deadline) and math.isfinite(deadline)):
+        raise RolloutError(f"{who}: deadline_s={deadline!r} is no number of seconds, nor None")
+    wrong = _wrong(request.sampling)
     if wrong:
         raise RolloutError(f"{who}: {wrong}")
 
 
+def _who(request: Request) -> str:
+    return f"request '{request.request_id}' (group {request.group_id})"
+
+
+def _check_ids(holds: str, ids: Sequence[Any], vocab: int, hint: str) -> None:
+    strange = next((kind for kind in set(map(type, ids)) if not _is_integer(kind)), None)
+    if strange is not None:
+        raise RolloutError(f"{holds} a {strange.__name__} where a token id is due")
+    if min(ids) < 0 or max(ids) >= vocab:
+        raise RolloutError(
+            f"{holds} token id {min(ids) if min(ids) < 0 else max(ids)}, outside of "
+            f"the model's 0 to {vocab - 1}{hint}"
+        )
+
+
+def _is_integer(kind: type) -> bool:
+    return issubclass(kind, Integral) and not issubclass(kind, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _wrong(sampling: Sampling) -> str:
-    ranges = (
-        ("temperature", 0 <= sampling.temperature <= 100),
-        ("top_p", 0 < sampling.top_p <= 1),
-        ("top_k", sampling.top_k >= 0),
-        ("min_p", 0 <= sampling.min_p <= 1),
-        ("max_new_tokens", sampling.max_new_tokens >= 1),
-        ("min_new_tokens", 0 <= sampling.min_new_tokens <= sampling.max_new_tokens),
-        ("stop", "" not in sampling.stop),
-    )
-    bad = [name for name, fine in ranges if not fine]
-    return f"{bad[0]}={getattr(sampling, bad[0])!r} is out of range" if bad else ""
+    """The first field without a number, or out of range; NaN is in none."""
+    reals: dict[str, Callable[[float], bool]] = {
+        "temperature": lambda t: t == 0 or _COLDEST <= t <= 100,
+        "top_p": lambda p: 0 < p <= 1,
+        "min_p": lambda p: 0 <= p <= 1,
+    }
+    counts: dict[str, Callable[[int], bool]] = {
+        "top_k": lambda k: 0 <= k <= _LARGEST,
+        "max_new_tokens": lambda n: 1 <= n <= _LARGEST,
+        "min_new_tokens": lambda n: 0 <= n <= sampling.max_new_tokens,
+    }
+    for name, fine in reals.items():
+        value = getattr(sampling, name)
+        if not (_is_number(value) and fine(value)):
+            return f"{name}={value!r} is out of range"
+    for name, fits in counts.items():
+        value = getattr(sampling, name)
+        if not (_is_integer(type(value)) and fits(value)):
+            return f"{name}={value!r} is out of range"
+    if sampling.seed is not None and not _is_integer(type(sampling.seed)):
+        return f"seed={sampling.seed!r} is no integer"
+    texts = not isinstance(sampling.stop, str) and all(isinstance(s, str) for s in sampling.stop)
+    return "" if texts and "" not in sampling.stop else f"stop={sampling.stop!r} is out of range"
 
 
 def seed_of(request: Request, run_seed: int, count: int) -> int:

@@ -130,7 +130,7 @@ class HttpClient:
         self, method: str, path: str, body: Any, more: Mapping[str, str] | None = None
     ) -> Reply:
         """The head of a good reply; again where no byte of one came."""
-        data = b"" if body is None else json.dumps(body, allow_nan=False).encode()
+        data = b"" if body is None else self._encoded(path, body)
         headers = {"Content-Type": "application/json", "Accept": "application/json", **(more or {})}
         if self._options.token:
             headers["Authorization"] = f"Bearer {self._options.token}"
@@ -148,6 +148,12 @@ class HttpClient:
                 reply.close()
             await self._wait(self._options.retries - left)
         raise AssertionError("the last try returns or raises")
+
+    def _encoded(self, path: str, body: Any) -> bytes:
+        try:
+            return json.dumps(body, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise RolloutError(f"{self.url}{path} cannot be asked in JSON: {error}") from error
 
     async def _wait(self, tries: int) -> None:
         wait = min(self._options.backoff_s * 2**tries, 10.0)

@@ -8,7 +8,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rlframe.calling.loops import ThreadLoop
@@ -111,10 +111,11 @@ class HttpRollout(RolloutEngine):
     async def generate(self, request: Request) -> Completion:
         """See :class:`RolloutEngine`."""
         self._check(request)
+        plain = self._within(request)
         with self._lock:
             self._busy(+1)
         try:
-            future = self._loop.submit(self._router.generate(request))
+            future = self._loop.submit(self._router.generate(plain))
             found = await asyncio.wrap_future(future)
         finally:
             with self._lock:
@@ -216,6 +217,16 @@ class HttpRollout(RolloutEngine):
             config = load_config(self.spec)
             self._limits = int(config.vocab_size), int(config.max_position_embeddings)
         check_request(request, *self._limits)
+
+    def _within(self, request: Request) -> Request:
+        """The same in numbers that JSON has, and no longer than the model has positions."""
+        sampling, prompt = request.sampling, tuple(map(int, request.prompt_ids))
+        limit = sampling.max_new_tokens
+        if self._limits[1]:
+            limit = min(limit, self._limits[1] - len(prompt))
+        least = min(sampling.min_new_tokens, limit)
+        sampling = replace(sampling, max_new_tokens=limit, min_new_tokens=least)
+        return replace(request, prompt_ids=prompt, sampling=sampling)
 
     def _busy(self, more: int) -> None:
         now = time.perf_counter()

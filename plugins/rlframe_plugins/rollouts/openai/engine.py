@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rlframe.config import Config as FitConfig
-from rlframe.errors import ConfigError, RolloutError
+from rlframe.errors import ConfigError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.requests import Request
-from rlframe_plugins.rollouts.common import load_tokenizer
+from rlframe_plugins.rollouts.common import check_sampling, load_tokenizer
 from rlframe_plugins.rollouts.http.client import HttpOptions
 from rlframe_plugins.rollouts.http.engine import HttpConfig, HttpRollout
 from rlframe_plugins.rollouts.openai.protocol import Form, OpenAIServer
@@ -77,5 +77,4 @@ class OpenAIRollout(HttpRollout):
         return OpenAIServer(url, options, self.config.limit_s, self.config.idle_s, self._form)
 
     def _check(self, request: Request) -> None:
-        if not request.prompt_ids:
-            raise RolloutError(f"request '{request.request_id}' has an empty prompt")
+        check_sampling(request)

@@ -87,9 +87,12 @@ class SGLangRollout(HttpRollout):
         """See :class:`RolloutEngine`; servers need ``--enable-memory-saver``."""
         super().pause("abort")
         self._asleep = True
-        self._tags = ["kv_cache"] if level == 1 else ["kv_cache", "weights"]
-        self._lead("/flush_cache")
-        self._lead("/release_memory_occupation", {"tags": self._tags})
+        wanted = ["kv_cache"] if level == 1 else ["kv_cache", "weights"]
+        more = [tag for tag in wanted if tag not in self._tags]
+        if more:  # what was given back cannot be given back again
+            self._lead("/flush_cache")
+            self._lead("/release_memory_occupation", {"tags": more})
+            self._tags += more
         if level >= 2:
             self._version = -1
 
@@ -97,7 +100,7 @@ class SGLangRollout(HttpRollout):
         """See :class:`RolloutEngine`."""
         if self._asleep:
             self._lead("/resume_memory_occupation", {"tags": self._tags})
-        self._asleep = False
+        self._asleep, self._tags = False, []
 
     def stats(self) -> dict[str, float]:
         """See :class:`HttpRollout`; prompt tokens that servers computed are ``prefill_tokens``."""

@@ -55,7 +55,8 @@ class Live:
 class Core:
     """``engine`` is vLLM's AsyncLLM, ``parameters`` makes its SamplingParams from names and values.
 
-    Prompts are cached under the version that computed them, so that no later one finds them.
+    Prompts are cached under the load whose weights computed them, so that no later one finds them,
+    also where a version comes again with other weights.
     """
 
     def __init__(self, engine: Any, parameters: Any, tokenizer: Any, gauges: Gauges) -> None:
@@ -65,7 +66,7 @@ class Core:
         self._open, self._held_back = asyncio.Event(), False
         self._open.set()
         self._turn = asyncio.Lock()
-        self._slept = self._freed = 0
+        self._slept = self._freed = self._loads = 0
         self._busy_s, self._since = 0.0, 0.0
         self.version, self.loaded = -1, False
         """What serves; and whether anything does, or a load is under way."""
@@ -114,7 +115,7 @@ class Core:
         await self._open.wait()
         prompt = {
             "prompt_token_ids": list(live.job.prompt_ids),
-            "cache_salt": f"version {self.version}",
+            "cache_salt": f"load {self._loads}",
         }
         stream = self._engine.generate(prompt, self._parameters(live.job.sampling), name)
         async with contextlib.aclosing(stream):
@@ -141,6 +142,7 @@ class Core:
                 await self._engine.wake_up(["weights"])
             await self._engine.pause_generation(mode="keep", clear_cache=False)
             self.version = -1
+            self._loads += 1
             try:
                 await self._engine.collective_rpc("rlframe_load", args=(path, list(entries)))
             except BaseException:
@@ -175,7 +177,9 @@ class Core:
         async with self._turn:
             await self._end_all()
             await self._engine.reset_prefix_cache()
-            if real:
+            if real and level > self._slept:
+                if self._slept:  # what it gave back already cannot be given back again
+                    await self._engine.wake_up()
                 before = await self._memory()
                 await self._engine.sleep(level)
                 self._slept, self._freed = level, max(before - await self._memory(), 0)

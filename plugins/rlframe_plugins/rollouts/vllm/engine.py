@@ -119,11 +119,16 @@ class VLLMRollout(RolloutEngine):
     # --- weights ------------------------------------------------------------------------------
 
     def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        """Give vLLM a copy of every weight; the first ones start it. Raises RolloutError."""
+        """Give vLLM a copy of every weight; the first ones start it, those after its death again.
+
+        Raises RolloutError.
+        """
         if not self._leads:
             self._version = version
             return
         with self._lock:
+            if self._link is not None and self._link.gone:
+                self.close()
             if self._link is None:
                 self._start(str(next(iter(tensors.values())).dtype).removeprefix("torch."))
             try:

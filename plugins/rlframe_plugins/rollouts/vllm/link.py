@@ -19,6 +19,7 @@ from typing import Any
 
 from rlframe import RolloutError
 from rlframe_plugins.rollouts.vllm.frames import HEAD, framed, length_of, opened
+from rlframe_plugins.rollouts.vllm.mortal import end_group
 
 __all__ = ["Link", "host_environment"]
 
@@ -72,6 +73,11 @@ class Link:
     def pid(self) -> int:
         """The host's process, which leads the group of all others."""
         return self._process.pid
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process has ended."""
+        return bool(self._gone)
 
     def ask(self, verb: str, *arguments: Any) -> tuple[int, Future[Any]]:
         """Send; the number of the message and the answer to come."""
@@ -149,8 +155,7 @@ class Link:
 
     def _kill(self) -> None:
         """Whatever is left of the process group."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        end_group(self._process.pid, _GRACE_S)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE_S)
 

@@ -14,9 +14,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
-__all__ = ["end_with", "guarded"]
+__all__ = ["end_group", "end_with", "guarded"]
 
 _POLL_S = 0.5
 
@@ -48,6 +49,30 @@ def end_with(peer: socket.socket) -> None:
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, name="rlframe-mortal", daemon=True).start()
+
+
+def end_group(leader: int, limit_s: float) -> None:
+    """Kill a process group, and wait until none of it runs: a kill takes its time."""
+    end = time.monotonic() + limit_s
+    while _runs(leader) and time.monotonic() < end:
+        try:
+            os.killpg(leader, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        time.sleep(0.02)
+
+
+def _runs(leader: int) -> bool:
+    """Whether a process of the group has not ended; one that nobody has waited for yet has."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, _, group, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(group) == leader and state not in ("Z", "X"):
+                return True
+    return False
 
 
 def _descendants(roots: set[int], known: dict[int, str]) -> dict[int, str]:

@@ -50,7 +50,8 @@ def job_of(request: Request, ends: Collection[int], limit: int, seed: int | None
             "min_p": sampling.min_p,
             "seed": None if seed is None else seed % _SEEDS,
         }
-    return Job(request.prompt_ids, arguments, sampling.stop, least, request.deadline_s)
+    prompt = tuple(map(int, request.prompt_ids))
+    return Job(prompt, arguments, sampling.stop, least, request.deadline_s)
 
 
 def longest(spec: RolloutSpec, asked: int, positions: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rlframe.config import ModelConfig
@@ -87,11 +88,43 @@ def test_seeds():
         ("max_new_tokens", 0),
         ("min_new_tokens", 17),
         ("stop", ("",)),
+        ("temperature", 1e-40),
+        ("temperature", "hot"),
+        ("temperature", True),
+        ("top_p", float("nan")),
+        ("top_k", 10**30),
+        ("top_k", 2.5),
+        ("min_p", None),
+        ("max_new_tokens", 10**30),
+        ("max_new_tokens", 4.0),
+        ("stop", "end"),
+        ("stop", (b"end",)),
+        ("seed", 0.5),
+        ("stop_token_ids", (10,)),
+        ("stop_token_ids", (-1,)),
+        ("stop_token_ids", ("a",)),
     ],
 )
 def test_wrong_sampling_is_refused_by_name(name, value):
     with pytest.raises(RolloutError, match=name):
         check_request(Request((1,), Sampling(**{name: value})), 10, 10)
+
+
+@pytest.mark.parametrize("prompt", [(1.0,), ("1",), (1, None), (True,)])
+def test_a_prompt_is_of_token_ids(prompt):
+    with pytest.raises(RolloutError, match="where a token id is due"):
+        check_request(Request(prompt), 10, 10)
+
+
+@pytest.mark.parametrize("deadline", [float("nan"), float("inf"), "soon"])
+def test_a_deadline_is_a_number_of_seconds(deadline):
+    with pytest.raises(RolloutError, match="deadline_s"):
+        check_request(Request((1,), deadline_s=deadline), 10, 10)
+
+
+def test_numbers_of_other_libraries_are_numbers():
+    sampling = Sampling(temperature=np.float32(0.5), top_k=np.int64(3), stop_token_ids=(9,))
+    check_request(Request((np.int64(1), 2), sampling, deadline_s=-1.0), 10, 10)
 
 
 def test_end_ids_are_those_of_model_and_tokenizer(tmp_path):

@@ -172,6 +172,34 @@ def test_sleep_says_what_it_gave_back(real):
     asyncio.run(go())
 
 
+def test_what_sleeps_gives_back_more_but_nothing_twice():
+    async def go():
+        engine, core = await started()
+        for level in (1, 1, 2, 1):
+            await core.sleep(level, True)
+        told = [one for one in engine.told if one[0] in ("sleep", "wake_up")]
+        assert told == [("sleep", 1), ("wake_up",), ("sleep", 2)]
+        await core.wake(True)
+        await core.wake(True)
+        assert [one[0] for one in engine.told].count("wake_up") == 2
+
+    asyncio.run(go())
+
+
+def test_a_version_that_comes_again_finds_no_prompt_of_the_first():
+    """Its weights may be others, as after a resume; some prompts are still held."""
+
+    async def go():
+        engine, core = await started()
+        for version in (4, 4, 2):
+            await core.load(version, "path", [])
+            allow(engine, 4)
+            assert (await generate(core, 0)).versions == (version,) * 4
+        assert len({prompt["cache_salt"] for prompt in engine.prompts}) == 3
+
+    asyncio.run(go())
+
+
 def test_figures_add_up():
     gauges = Gauges()
     room = SimpleNamespace(num_gpu_blocks=10, block_size=16)

@@ -28,7 +28,7 @@ class FakeLink:
         self.given: dict[str, torch.Tensor] = {}
         self.shown: dict[str, torch.Tensor] = {}
         self.fails = ""
-        self.closed = False
+        self.closed = self.gone = False
 
     def ask(self, verb, *arguments):
         number, future = len(self.jobs), Future()
@@ -193,3 +193,21 @@ def test_without_processes_there_are_figures_and_nothing_to_end(engine):
     engine.pause()
     engine.resume()
     engine.close()
+
+
+def test_weights_after_its_death_start_it_again(engine, monkeypatch):
+    """What a killed process left is ended; the version is that of the new one."""
+    dead, fresh = engine._link, FakeLink()
+    dead.gone = True
+    started = []
+
+    def start(dtype):
+        started.append(dtype)
+        engine._link = fresh
+
+    monkeypatch.setattr(engine, "_start", start)
+    engine.load(7, WEIGHTS)
+    assert dead.closed
+    assert started == ["float32"]
+    assert [one[0] for one in fresh.told] == ["load"]
+    assert engine.version == 7
