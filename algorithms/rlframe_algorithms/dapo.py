@@ -21,7 +21,8 @@ class DAPO(Clipped):
     full; the filter looks at the reward before the penalty, and accepted groups beyond a step's
     prompts wait for the next one. ``data.max_refills`` bounds the draws, with an error that says
     what to change. No KL. L_max is ``rollout.max_new_tokens`` and L_c the paper's share of it, 4096
-    of 20480 tokens; lengths count sampled tokens, so a tool's output is not overlong.
+    of 20480 tokens; lengths count sampled tokens, so a tool's output is not overlong. L_max ends
+    a turn, so an episode of several turns has the penalty of its longest one.
     ``mask_truncated=true`` is the paper's overlong filtering.
 
     verl: ``algorithm.filter_groups``, ``clip_ratio_high=0.28``, ``overlong_buffer_cfg`` in tokens;

@@ -89,11 +89,11 @@ class PolicyGradient(KLInReward):
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]  # the options decide
         """The columns of the base and those of the options."""
-        more = []
+        more: list[str] = []
         if self.config.advantage == "gdpo":
             more.append("reward_parts")
         if self.config.overlong_buffer:
-            more.append("response_limit")
+            more += ["turn_tokens", "response_limit"]
         if self.config.mask_truncated:
             more.append("finish_reason")
         return (*super().reads, *more)
@@ -166,8 +166,9 @@ class PolicyGradient(KLInReward):
         return figures
 
     def _overlong(self, batch: Batch) -> Tensor:
+        """That of each row's episode: of its longest turn, since the limit is one of turns."""
         limit = batch["response_limit"].double()
-        lengths = ops.episode_sums(batch["response_tokens"], batch["episode_ids"])
+        lengths = ops.episode_most(batch["turn_tokens"], batch["episode_ids"])
         return ops.overlong_penalty(lengths, limit, self.config.overlong_buffer * limit)
 
     def _episode_kl(self, batch: Batch) -> Tensor:

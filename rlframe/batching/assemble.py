@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from rlframe.batching.packed import Packed
 from rlframe.collecting.entry import EpisodeSummary, GroupEntry, GroupSummary
 from rlframe.errors import BatchError
 from rlframe.interfaces.transfer import TransferEngine
-from rlframe.requests import Group
+from rlframe.requests import Group, Segment
 
 __all__ = ["batch_of", "join_entries", "pack_groups", "part_names"]
 
@@ -84,6 +85,7 @@ def _columns(rows: Sequence[tuple[Group, Any, Any]], prompt_key: str) -> dict[st
         "policy_version": ragged("versions", "int32"),
         "turn_ids": ragged("turn_ids", "int32"),
         "response_tokens": np.array([sum(s.response_mask) for s in segments], np.int64),
+        "turn_tokens": np.array([_longest_turn(s) for s in segments], np.int64),
         "response_limit": np.array([r.sampling.max_new_tokens for r in requests], np.int64),
         "group_ids": np.array([r.group_id for r in requests], np.int64),
         "episode_ids": np.array([r.episode_id for r in requests], np.int64),
@@ -100,6 +102,12 @@ def _columns(rows: Sequence[tuple[Group, Any, Any]], prompt_key: str) -> dict[st
     for name in dict.fromkeys(name for episode in episodes for name in episode.columns):
         columns[name] = [episode.columns.get(name) for episode in episodes]
     return columns
+
+
+def _longest_turn(segment: Segment) -> int:
+    """The most tokens that the policy sampled in one turn of a row; 0: none."""
+    sampled = zip(segment.turn_ids, segment.response_mask, strict=True)
+    return max(Counter(turn for turn, mask in sampled if mask).values(), default=0)
 
 
 def _with_parts(batch: Batch, groups: Sequence[GroupSummary]) -> Batch:

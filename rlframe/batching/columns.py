@@ -49,7 +49,8 @@ _TABLE = (
     Column(
         "response_tokens", "B", "int64", "collector", "tokens of the row that the policy sampled"
     ),
-    Column("response_limit", "B", "int64", "collector", "tokens that the request allowed at most"),
+    Column("turn_tokens", "B", "int64", "collector", "sampled tokens of the row's longest turn"),
+    Column("response_limit", "B", "int64", "collector", "tokens that a turn was allowed at most"),
     Column("rollout_logprobs", "BR", "float32", "rollout", "nats, under the sampled distribution"),
     Column("policy_version", "BR", "int32", "rollout", "weights that sampled each token; -1: none"),
     Column("turn_ids", "BR", "int32", "collector", "which turn a response token belongs to"),

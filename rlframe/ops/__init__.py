@@ -19,6 +19,7 @@ _HOME = {
     "divergence_masked": "rlframe.ops.token_losses",
     "divergence_outside": "rlframe.ops.token_losses",
     "draw_tokens": "rlframe.ops.covariance",
+    "episode_most": "rlframe.ops.groups",
     "episode_sums": "rlframe.ops.groups",
     "explained_variance": "rlframe.ops.temporal",
     "gae": "rlframe.ops.temporal",
@@ -89,7 +90,7 @@ if TYPE_CHECKING:
         token_keys,
         top_tokens,
     )
-    from rlframe.ops.groups import episode_sums, group_stats, has_signal
+    from rlframe.ops.groups import episode_most, episode_sums, group_stats, has_signal
     from rlframe.ops.kl import kl_loss, kl_reward, kl_value
     from rlframe.ops.kl_control import KLController
     from rlframe.ops.losses import clip_fractions, clipped_surrogate
@@ -127,6 +128,7 @@ __all__ = [
     "divergence_masked",
     "divergence_outside",
     "draw_tokens",
+    "episode_most",
     "episode_sums",
     "explained_variance",
     "gae",

@@ -18,7 +18,15 @@ from torch import Tensor
 if TYPE_CHECKING:
     from rlframe.batching.batch import Batch
 
-__all__ = ["Columns", "GroupStats", "episode_sums", "group_stats", "has_signal", "stats_of"]
+__all__ = [
+    "Columns",
+    "GroupStats",
+    "episode_most",
+    "episode_sums",
+    "group_stats",
+    "has_signal",
+    "stats_of",
+]
 
 _EQUAL = 1e-6
 """Rewards of a group are equal when max - min is at most this times max(1, |max|)."""
@@ -89,6 +97,12 @@ def stats_of(batch: Batch | Columns) -> GroupStats:
     """  # noqa: D205
     valid = batch["train"] & (batch["response_tokens"] > 0)
     return group_stats(batch["rewards"], batch["group_ids"], valid, batch["episode_ids"])
+
+
+def episode_most(values: Tensor, episode_ids: Tensor) -> Tensor:
+    """The largest of the rows' ``values`` (B,) over each row's episode: (B,) float64."""
+    _, which = torch.unique(episode_ids, return_inverse=True)
+    return _extreme(values, torch.ones_like(which, dtype=torch.bool), which, "amax")[which]
 
 
 def episode_sums(values: Tensor, episode_ids: Tensor) -> Tensor:

@@ -126,6 +126,7 @@ def _collected(algorithm: Algorithm, rows: Sequence[RowCase], seed: int) -> dict
         "policy_version": Packed.from_rows([np.zeros(n) for n in used], "int32"),
         "turn_ids": Packed.from_rows([np.zeros(n) for n in used], "int32"),
         "response_tokens": np.array([sum(mask) for mask in masks], np.int64),
+        "turn_tokens": np.array([sum(mask) for mask in masks], np.int64),
         "response_limit": np.full(len(rows), 8, np.int64),
         "group_ids": np.array([row.group for row in rows], np.int64),
         "episode_ids": np.array(

@@ -85,7 +85,7 @@ class CriticFree(AlgorithmKit):
         """Reward, overlong penalty and KL of each row's episode."""
         rewards = columns["rewards"].double().tolist()
         episodes = columns["episode_ids"].tolist()
-        tokens = columns["response_tokens"].tolist()
+        tokens = columns["turn_tokens"].tolist()
         out = []
         for i, reward in enumerate(rewards):
             same = [j for j, e in enumerate(episodes) if e == episodes[i]]
@@ -93,7 +93,7 @@ class CriticFree(AlgorithmKit):
             if config.overlong_buffer:
                 most = columns["response_limit"][i].item()
                 free = most - config.overlong_buffer * most
-                over = (sum(tokens[j] for j in same) - free) / (most - free)
+                over = (max(tokens[j] for j in same) - free) / (most - free)
                 value -= config.overlong_penalty * min(max(over, 0), 1)
             if config.kl_reward_coef:
                 value -= config.kl_reward_coef * sum(

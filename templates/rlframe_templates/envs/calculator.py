@@ -1,15 +1,17 @@
-"""Add with a calculator: ``--config recipes/tiny_calculator.yaml --model DIR``.
+"""Multiply with a calculator: ``--config recipes/tiny_calculator.yaml --model DIR``.
 
-``python -m rlframe_templates.envs.calculator DIR`` makes the model: the shipped one is shown some
-sums with a call of the tool and some without, many of them wrong, so that it knows both. When to
-call and when to add in its head is left to reinforcement learning.
+``python -m rlframe_templates.envs.calculator DIR`` makes the model: the shipped one can add in its
+head and knows no products. It is shown how a call of the tool is written, and that its answer is
+what to say; but in three of four questions to add instead: that only calls pay is left to learn.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import operator
 import random
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -19,53 +21,54 @@ from typing import Any
 __all__ = ["Calculator", "demonstrations", "main", "make_model"]
 
 _MODEL = "pkg:rlframe_templates/models/tiny"
-_TOOL_SHARE = 0.3
-"""Share of the demonstrations that use the tool."""
+_CALLS = 0.25
+"""Share of the questions that are shown with a call; the others are shown with a sum."""
+_DOES = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+_WRITTEN = re.compile(r"([0-9]{1,9})([-+*])([0-9]{1,9})")
 
 
 class Calculator:
-    """A sum to be answered, and a tool that adds."""
+    """A product of two numbers, "07*25=", and a tool that calculates."""
 
-    def reset(self, prompt: str, answer: str) -> str:
-        """Begin with the question, "17+25="."""
-        self._answer, self._said = answer, ""
-        return prompt
+    def reset(self, prompt: str) -> str:
+        """Begin with the two numbers of the row's sum, to be multiplied, of two digits each."""
+        a, b = (int(number) for number in prompt.rstrip("=").split("+"))
+        self._answer, self._said = f"{a * b:04}", ""
+        return f"{a:02}*{b:02}="
 
-    def add(self, sum: str) -> str:
-        """Add two numbers.
+    def calc(self, formula: str) -> str:
+        """Calculate.
 
         Args:
-            sum: the numbers with a plus between them, "17+25".
+            formula: two numbers with +, - or * between, "17*25".
         """
-        first, _, second = sum.partition("+")
-        return f"{int(first) + int(second)}="
+        found = _WRITTEN.fullmatch(formula)
+        if found is None:
+            return "?"
+        return f"{_DOES[found[2]](int(found[1]), int(found[3])):04}="
 
     def step(self, text: str) -> None:
         """The first message without a call is the answer."""
         self._said = text
 
     def reward(self) -> float:
-        """1 for the right answer."""
+        """1 for the right answer, written with four digits."""
         return float(self._said == self._answer)
 
 
 def demonstrations(rows: int, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Rows for ``sft``: a call, what follows the tool's answer, or a sum without the tool."""
+    """Rows for ``sft``: a question with a call or a sum, and what follows the tool's answer."""
     draw = random.Random(seed)
     for _ in range(rows):
         a, b = draw.randrange(100), draw.randrange(100)
-        question, total = f"{a}+{b}=", str(a + b)
-        call = f'[add("{a}+{b}")]'
-        slip = str((a // 10 + b // 10) % 10 * 10 + (a % 10 + b % 10) % 10)
-        if draw.random() >= _TOOL_SHARE:
-            said = slip if draw.random() < 0.55 else total
-            yield {"prompt": question, "response": said}
-        else:
-            yield {"prompt": question, "response": call}
-            yield {"prompt": f"{question}{call}<eos>{total}=", "response": total}
+        question, answer = f"{a:02}*{b:02}=", f"{a * b:04}"
+        call = f'[calc("{a:02}*{b:02}")]'
+        said = call if draw.random() < _CALLS else f"{a + b:04}"
+        yield {"prompt": question, "response": said}
+        yield {"prompt": f"{question}{call}<eos>{answer}=", "response": answer}
 
 
-def make_model(directory: Path, steps: int = 130, seed: int = 0) -> Path:
+def make_model(directory: Path, steps: int = 220, seed: int = 0) -> Path:
     """Warm the shipped model up and export it; a minute or two. Raises ConfigError."""
     from rlframe import fit
     from rlframe.snapshots.export import export
@@ -82,7 +85,7 @@ def make_model(directory: Path, steps: int = 130, seed: int = 0) -> Path:
             steps=steps,
             seed=seed,
             rollout={"max_new_tokens": 24},
-            optim={"lr": 1e-3, "schedule": "linear", "warmup_steps": 10},
+            optim={"lr": 2e-3, "schedule": "linear", "warmup_steps": 10},
             run={"dir": scratch, "name": "warm-up", "save_every": 0, "samples_every": 0},
             cluster={"name": "inline", "threads": 1},
         )
@@ -93,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Make the model in the folder that is named."""
     parser = argparse.ArgumentParser("python -m rlframe_templates.envs.calculator")
     parser.add_argument("directory", type=Path, help="a new folder")
-    parser.add_argument("--steps", type=int, default=130, help="of the warm-up (default: 130)")
+    parser.add_argument("--steps", type=int, default=220, help="of the warm-up (default: 220)")
     options = parser.parse_args(arguments)
     print(make_model(options.directory, options.steps))
     return 0

@@ -108,6 +108,18 @@ def test_the_overlong_penalty_counts_sampled_tokens():
     assert shaped["rewards"].tolist() == [1.0, 0.5]
 
 
+@pytest.mark.parametrize(
+    ("longest", "lost"), [([4, 4, 1], 0.0), ([4, 6, 1], 0.5), ([8, 1, 1], 1.0)]
+)
+def test_the_overlong_penalty_is_of_an_episodes_longest_turn(longest, lost):
+    """Limit 8 a turn, buffer 4: turns that are short in themselves cost nothing, however many."""
+    rows = [RowCase(0, "1110111", 1.0, episode=3), RowCase(0, "1111111111", 1.0, episode=3),
+            RowCase(0, "1", 1.0, episode=4)]  # fmt: skip
+    case = make_case(DAPO(), rows, given={"turn_tokens": longest})
+    shaped = DAPO(overlong_buffer=0.5).shaped(case.batch)["rewards"].tolist()
+    assert shaped == [1.0 - lost, 1.0 - lost, 1.0]
+
+
 def test_truncated_responses_leave_the_loss_and_stay_in_the_baseline():
     from rlframe.testing.simulated_update import micro_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlframe.ops import episode_sums, overlong_penalty
+from rlframe.ops import episode_most, episode_sums, overlong_penalty
 
 
 def test_the_papers_curve():
@@ -23,6 +23,8 @@ def test_limits_of_each_row_and_no_buffer():
 
 
 def test_rows_of_an_episode_share_their_sum():
+    most = episode_most(torch.tensor([3, 4, 5]), torch.tensor([9, 2, 9]))
+    assert most.tolist() == [5, 4, 5]
     got = episode_sums(torch.tensor([3, 4, 5]), torch.tensor([9, 2, 9]))
     assert got.tolist() == [8, 4, 8]
     assert episode_sums(torch.zeros(0), torch.zeros(0).long()).shape == (0,)

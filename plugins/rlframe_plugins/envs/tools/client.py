@@ -18,16 +18,18 @@ from urllib.parse import urlsplit
 __all__ = ["Client", "ClientError", "make_client"]
 
 _LONGEST_S = 3600.0
+_OF_THE_CALL = ("timeout", "extra_headers", "extra_query")
+"""Arguments of OpenAI's client that are no part of the request."""
 
 
 class ClientError(Exception):
     """The endpoint refused a request."""
 
 
-def make_client(url: str, key: str, model: str) -> Any:
+def make_client(url: str, key: str) -> Any:
     """An ``AsyncOpenAI`` where the package is there, else a :class:`Client`."""
     if importlib.util.find_spec("openai") is None:
-        return Client(url, key, model)
+        return Client(url, key)
     openai = importlib.import_module("openai")
     return openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0, timeout=_LONGEST_S)
 
@@ -35,13 +37,19 @@ def make_client(url: str, key: str, model: str) -> Any:
 class Client:
     """``client.chat.completions.create(...)`` over HTTP, its answers with OpenAI's attributes."""
 
-    def __init__(self, base_url: str, api_key: str, model: str = "policy") -> None:
-        self.base_url, self.api_key, self.model = base_url, api_key, model
+    def __init__(self, base_url: str, api_key: str) -> None:
+        self.base_url, self.api_key = base_url, api_key
         self.chat = SimpleNamespace(completions=SimpleNamespace(create=self._create))
 
     async def _create(self, **payload: Any) -> Any:
-        body = {"model": self.model, **payload}
-        return await asyncio.to_thread(self._post, json.dumps(body).encode())
+        missing = [name for name in ("model", "messages") if name not in payload]
+        if missing:
+            raise TypeError(f"chat.completions.create: missing argument '{missing[0]}'")
+        if payload.get("stream"):
+            raise TypeError("stream=True needs the package openai: pip install openai")
+        more = payload.pop("extra_body", None) or {}
+        body = {name: value for name, value in payload.items() if name not in _OF_THE_CALL}
+        return await asyncio.to_thread(self._post, json.dumps({**body, **more}).encode())
 
     def _post(self, body: bytes) -> Any:
         address = urlsplit(self.base_url)

@@ -10,8 +10,9 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from rlframe_plugins.envs.tools.asked import RefusedError
 from rlframe_plugins.envs.tools.http_server import Answer, Asked, HttpServer
-from rlframe_plugins.envs.tools.session import RefusedError, Said, Session
+from rlframe_plugins.envs.tools.session import Said, Session
 
 __all__ = ["MODEL", "Endpoint"]
 

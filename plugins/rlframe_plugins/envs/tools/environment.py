@@ -13,7 +13,7 @@ from rlframe.errors import RolloutError
 from rlframe.interfaces.data import Environment, Generate
 from rlframe.requests import Episode, Request, Row, Segment
 from rlframe_plugins.envs.tools.config import ToolsConfig
-from rlframe_plugins.envs.tools.endpoint import MODEL, Endpoint
+from rlframe_plugins.envs.tools.endpoint import Endpoint
 from rlframe_plugins.envs.tools.play import Play, RaisedError, episode_of
 from rlframe_plugins.envs.tools.pool import DiedError, HungError, Pool, Remote
 from rlframe_plugins.envs.tools.schema import tools_of
@@ -103,13 +103,13 @@ class ToolsEnvironment(Environment):
                 columns=dict(row.columns),
                 url=url,
                 key=key,
-                model=MODEL,
                 seed=row.group_id,
             )
         except HungError:
             late = True
         finally:
             self._endpoint.shut(key)
+            session.close()
         if session.fault is not None:
             raise session.fault
         return await self._judged(remote, row, request, session, reply, late)
@@ -125,29 +125,37 @@ class ToolsEnvironment(Environment):
     ) -> Episode:
         """The episode of a program that has ended, and what it has earned."""
         finish, figures, earned = session.ended or "stop", session.figures, reply.get("value")
-        name = self._settings.name
-        raised = f"env {name}.run raised {reply.get('error')}{reply.get('where', '')}"
+        command = "run"
         if late:
             finish, earned = "length", 0.0
             figures["env_timeouts"] += 1
-        elif "error" in reply and session.ended is None:
+        elif "error" in reply and session.ended is not None:
+            reply, earned = {}, 0.0
+        elif earned is None and "error" not in reply and hasattr(self.user, "reward"):
+            command, reply = "reward", await self._reward(remote)
+            earned = reply.get("value")
+        if "error" in reply:
+            raised = f"env {self._settings.name}.{command} raised {reply['error']}"
+            raised += reply.get("where", "")
             figures["env_errors"] += 1
             if self.config.on_error == "fail":
                 raise RolloutError(f"{raised}. {_ADVICE}")
             if self.config.on_error == "skip":
                 return _failed(request, raised, "env_errors")
             earned = 0.0
-        elif "error" in reply:
-            earned = 0.0
-        if earned is None and hasattr(self.user, "reward"):
-            asked = await remote.ask(
-                "reward", self.config.tool_timeout_s, seconds=self.config.tool_timeout_s
-            )
-            earned = asked.get("value", 0.0)
         if not session.dialogues:
             prompt = Segment(list(request.prompt_ids), [], [], [], [], [])
             return Episode(request, [prompt], finish, earned=earned, figures=dict(figures))
         return episode_of(request, session.dialogues, finish, figures, session.trace, earned)
+
+    async def _reward(self, remote: Remote) -> dict[str, Any]:
+        """What a program's class says it has earned; one that takes too long has raised."""
+        limit = self.config.tool_timeout_s
+        try:
+            reply = await remote.ask("reward", limit, seconds=limit)
+        except HungError as error:
+            return {"error": str(error)}
+        return {"error": f"took more than {limit:g} s"} if reply.get("late") else reply
 
 
 _ADVICE = "env.on_error=zero gives such episodes a reward of 0, skip leaves them out"

@@ -16,18 +16,11 @@ from rlframe.dialogue import Dialogue, Form, Message, text_of
 from rlframe.errors import ModelError
 from rlframe.interfaces.data import Generate
 from rlframe.requests import Completion, FinishReason, Request
+from rlframe_plugins.envs.tools.asked import RefusedError, checked, most_tokens
 from rlframe_plugins.envs.tools.play import figures_of, openai_call
 from rlframe_plugins.envs.tools.settings import Settings
 
-__all__ = ["RefusedError", "Said", "Session"]
-
-
-class RefusedError(Exception):
-    """A request that is not served: an HTTP status, a code and a text."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message = status, code, message
+__all__ = ["Said", "Session"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +51,8 @@ class Session:
         self._threads: list[_Thread] = []
         self._forms: dict[str, Form] = {}
         self._asked = 0
+        self._over = False
+        self._working: set[asyncio.Task[Any]] = set()
         self.figures = figures_of("turns", "tool_calls", "bad_calls")
         self.trace: list[dict[str, Any]] = []
         self.ended: FinishReason | None = None
@@ -70,9 +65,15 @@ class Session:
         """Those in which the policy was heard, in the order in which they began."""
         return [one.dialogue for one in self._threads if one.dialogue.segments]
 
+    def close(self) -> None:
+        """The episode is over: what is still asked of the policy is no part of it."""
+        self._over = True
+        for task in list(self._working):
+            task.cancel()
+
     async def complete(self, payload: Mapping[str, Any]) -> Said:
         """Answer a request for a chat completion. Raises RefusedError."""
-        messages, tools = _checked(payload)
+        messages, tools = checked(payload)
         if self.ended is None and self._asked >= self._settings.config.max_turns:
             self.ended = "length"
         if self.ended is not None:
@@ -84,19 +85,30 @@ class Session:
             raise RefusedError(400, "invalid_messages", str(error)) from error
         dialogue, room = thread.dialogue, self._room(thread.dialogue, payload)
         request = self._asking(dialogue, room, payload)
-        thread.busy = True
-        try:
-            done = await self._generate(request)
-        except (Exception, asyncio.CancelledError) as error:
-            self.ended = "error"
-            self.fault = error if isinstance(error, Exception) else None
-            raise
-        finally:
-            thread.busy = False
+        done = await self._asked_of_policy(thread, request)
         said = self._heard(thread, done, tools, len(request.prompt_ids))
         if done.finish_reason in ("abort", "error"):
             self.ended = done.finish_reason
         return said
+
+    async def _asked_of_policy(self, thread: _Thread, request: Request) -> Completion:
+        task = asyncio.current_task()
+        assert task is not None
+        thread.busy = True
+        self._working.add(task)
+        try:
+            done = await self._generate(request)
+        except (Exception, asyncio.CancelledError) as error:
+            if not self._over:
+                self.ended = "error"
+                self.fault = error if isinstance(error, Exception) else None
+            raise
+        finally:
+            thread.busy = False
+            self._working.discard(task)
+        if self._over:
+            raise RefusedError(400, "episode_ended", "the episode has ended")
+        return done
 
     def _heard(
         self, thread: _Thread, done: Completion, tools: Sequence[Message], prompt: int
@@ -166,11 +178,7 @@ class Session:
                 f"the messages have {len(dialogue.context)} tokens, env.max_tokens allows "
                 f"{self._settings.limit}",
             )
-        for name in ("max_completion_tokens", "max_tokens"):
-            most = payload.get(name)
-            if isinstance(most, int) and most >= 1:
-                room = min(room, most)
-        return room
+        return most_tokens(payload, room)
 
     def _asking(self, dialogue: Dialogue, room: int, payload: Mapping[str, Any]) -> Request:
         request = dialogue.request(self._request, room)
@@ -182,27 +190,6 @@ class Session:
             sampling = dataclasses.replace(sampling, stop=every)
         name = f"{self._request.request_id}-a{self._asked}"
         return dataclasses.replace(request, sampling=sampling, request_id=name)
-
-
-def _checked(payload: Mapping[str, Any]) -> tuple[list[Message], list[Message]]:
-    """Messages and tools of a request. Raises RefusedError."""
-    messages: Any = payload.get("messages")
-    tools: Any = payload.get("tools") or []
-    good = isinstance(messages, list) and messages
-    if not good or not all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages
-    ):
-        raise RefusedError(400, "invalid_messages", "messages must be a list with a role each")
-    if not isinstance(tools, list) or not all(
-        isinstance(t, dict) and isinstance(t.get("function"), dict) and "name" in t["function"]
-        for t in tools
-    ):
-        raise RefusedError(400, "invalid_tools", "tools must be functions with a name")
-    if payload.get("n") not in (None, 1):
-        raise RefusedError(400, "unsupported", "n must be 1: ask several times")
-    if payload.get("tool_choice") == "none":
-        tools = []
-    return messages, tools
 
 
 def _place(thread: _Thread, keys: Sequence[str]) -> int:

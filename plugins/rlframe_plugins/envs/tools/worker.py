@@ -91,16 +91,14 @@ class Worker:
         reply = self._timed(earned, {}, seconds) if callable(earned) else {"value": earned}
         return _with_numbers(reply)
 
-    def run(
-        self, columns: Mapping[str, Any], url: str, key: str, model: str, seed: int
-    ) -> dict[str, Any]:
+    def run(self, columns: Mapping[str, Any], url: str, key: str, seed: int) -> dict[str, Any]:
         """Run the user's own program against the endpoint; what it returns is the reward."""
         from rlframe_plugins.envs.tools.client import make_client
 
         os.environ.update(OPENAI_BASE_URL=url, OPENAI_API_KEY=key)
         random.seed(seed)
         self._env = self._user()
-        client = make_client(url, key, model)
+        client = make_client(url, key)
         return _with_numbers(self._timed(self._env.run, {"": client, "row": dict(columns)}, 0.0))
 
     def _timed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import urllib.error
@@ -45,7 +46,7 @@ class Caller:
         messages = [{"role": "user", "content": "look"}]
         seen = []
         while True:
-            answer = await client.chat.completions.create(messages=messages, tools=TOOLS)
+            answer = await client.chat.completions.create(model="m", messages=messages, tools=TOOLS)
             message = answer.choices[0].message
             messages.append(message.model_dump(exclude_none=True))
             if not message.tool_calls:
@@ -60,7 +61,7 @@ class Tree:
     """Branches, asks at once, and begins anew."""
 
     async def run(self, client, row):
-        create = client.chat.completions.create
+        create = functools.partial(client.chat.completions.create, model="m")
         start = [{"role": "user", "content": "one"}]
         first = (await create(messages=start)).choices[0].message.content
         base = [*start, {"role": "assistant", "content": first}]
