@@ -7,7 +7,7 @@ JOBS   ?= 2
 BENCHES := $(filter-out common mapper_measured,$(basename $(notdir $(wildcard benchmarks/*.py))))
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fit test test-deepspeed test-megatron test-transferqueue test-vllm lint types unit bench tiny-model clean help
+.PHONY: fit test soak test-deepspeed test-megatron test-transferqueue test-vllm lint types unit bench tiny-model clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -31,6 +31,9 @@ types: $(VENV)/.installed  ## mypy --strict
 
 unit: $(VENV)/.installed  ## pytest: unit, conformance, contract and end-to-end tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -rs $(ARGS)
+
+soak: $(VENV)/.installed  ## a run on Ray whose processes are killed, a few minutes; wants a quiet machine
+	OMP_NUM_THREADS=1 RLFRAME_SOAK_KILLS=8 $(BIN)/python -m pytest -rs tests/e2e/test_soak.py $(ARGS)
 
 DS_VENV := .venv-deepspeed
 DS_ENV  := TORCH_EXTENSIONS_DIR=$(CURDIR)/$(DS_VENV)/extensions OMP_NUM_THREADS=1

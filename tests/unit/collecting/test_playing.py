@@ -42,7 +42,7 @@ def collect(environment: Environment, log: SpanLog | None = None, **options):
         collector.close()
 
 
-@pytest.mark.parametrize("error", [ConnectionError("gone"), None])
+@pytest.mark.parametrize("error", [ConnectionError("gone"), MemoryError("gone"), None])
 def test_what_passes_is_played_again(error):
     environment = Flaky(2, error)
     found = collect(environment, retries=2)

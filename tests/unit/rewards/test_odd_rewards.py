@@ -110,7 +110,7 @@ def test_no_list_for_a_group_is_named(result):
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize(
     "error",
-    [SystemExit, GeneratorExit, TimeoutError, RecursionError, RaisesAsMessage],
+    [SystemExit, GeneratorExit, TimeoutError, RecursionError, MemoryError, RaisesAsMessage],
 )
 def test_whatever_is_raised_is_a_fault_of_that_response(error, later):
     def plain(response):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlframe.errors import ConfigError
+from rlframe.errors import ConfigError, StuckError
 from rlframe_plugins.reaper import MARK, Reaper
 
 __all__ = ["Session", "runtime_env", "worker_environment"]
@@ -71,23 +71,32 @@ class Session:
                 self._reaper.finish()
 
     def _start(self, logical_cpus: int, options: dict[str, Any], show_output: bool) -> None:
-        import ray
 
         mark = uuid.uuid4().hex
         folder = _folder()
         self._reaper = Reaper(folder, mark)
         try:
             with _environment({MARK: mark, **self._environment}), _without_services(show_output):
-                ray.init(
-                    address="local",
-                    num_cpus=logical_cpus or os.cpu_count(),
-                    _temp_dir=str(folder),
-                    **options,
-                )
+                _begin(logical_cpus or os.cpu_count() or 1, folder, options)
             _inherited.update(self._environment)
         except BaseException:
             self.close()
             raise
+
+
+def _begin(cpus: int, folder: Path, options: Mapping[str, Any]) -> None:
+    """A local Ray. Raises StuckError where its processes do not come up in Ray's own time."""
+    import ray
+
+    try:
+        ray.init(address="local", num_cpus=cpus, _temp_dir=str(folder), **options)
+    except Exception as error:
+        if "timed out" not in str(error):
+            raise
+        raise StuckError(
+            f"Ray did not start on this machine in its time: {str(error).splitlines()[0]} Look "
+            "for what keeps processors or memory busy, or use cluster.address of a Ray that runs"
+        ) from error
 
 
 def _connect(address: str, options: dict[str, Any]) -> None:
