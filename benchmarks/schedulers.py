@@ -124,6 +124,7 @@ def simulated(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[dict[
     rows = {row["scheduler"]: row for row in found["runs"]}
     results = {
         "assumptions": {"devices": 1024, **found["assumptions"]},
+        "sync_step": found["sync_step"],
         "times_sync": {name: round(row["times_sync"], 2) for name, row in rows.items()},
         "published": {n: row["published"] for n, row in rows.items() if row.get("published")},
         "busy": {

@@ -153,11 +153,28 @@ def _run(arguments: argparse.Namespace) -> int:
     for row in rows:
         row["times_sync"] = rows[0]["seconds"] / row["seconds"] if row["seconds"] else 1.0
     assumed = {k: v for k, v in vars(arguments).items() if k not in ("run", "command", "json")}
+    stages = _stages(rows[0]["seconds"] / spec.steps, spec)
     if arguments.json:
-        print(json.dumps({"assumptions": _plain(assumed), "runs": rows}))
+        print(json.dumps({"assumptions": _plain(assumed), "sync_step": stages, "runs": rows}))
         return 0
-    _print(rows, assumed)
+    _print(rows, assumed, stages)
     return 0
+
+
+def _stages(step_s: float, spec: SimSpec) -> dict[str, float]:
+    """Mean seconds of a step of ``sync``, and what overlapping them alone can bring at most.
+
+    A published gain can be met only where this bound allows it: where training takes about as
+    large a part of a step as it did there.
+    """
+    plays = max(step_s - spec.train_s - spec.sync_s, 0.0)
+    slower = max(plays, spec.train_s) + spec.sync_s
+    return {
+        "generation_s": plays,
+        "training_s": spec.train_s,
+        "publish_s": spec.sync_s,
+        "overlap_at_most": step_s / slower if slower else 1.0,
+    }
 
 
 def _made(kind: str, name: str, options: dict[str, Any], host: Any) -> Any:
@@ -187,8 +204,14 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if isinstance(v, int | float | str | bool)}
 
 
-def _print(rows: list[dict[str, Any]], assumed: dict[str, Any]) -> None:
+def _print(rows: list[dict[str, Any]], assumed: dict[str, Any], stages: dict[str, float]) -> None:
     print("assumed: " + ", ".join(f"{k} {v}" for k, v in _plain(assumed).items()))
+    print(
+        "a step of sync: generation {generation_s:.1f} s, training {training_s:.1f} s, publish "
+        "{publish_s:.1f} s; overlapping them alone brings at most {overlap_at_most:.2f}".format(
+            **stages
+        )
+    )
     head = ("scheduler", "s/step", "x sync", "tok/s", "trainer", "rollout", "staleness")
     print("{:<18}{:>9}{:>8}{:>10}{:>9}{:>9}  {}".format(*head))
     for row in rows:

@@ -25,6 +25,8 @@ def test_schedulers_side_by_side(capsys):
     assert runs["async 2 in-flight"]["seconds"] == pytest.approx(41.0)
     assert runs["sync"]["staleness"] == {"0": 1.0}
     assert found["assumptions"]["train_s"] == 1.0
+    parts = {"generation_s": 1.0, "training_s": 1.0, "publish_s": 0.0, "overlap_at_most": 2.0}
+    assert found["sync_step"] == pytest.approx(parts)
 
 
 def test_a_table_with_its_assumptions(capsys):
@@ -33,7 +35,8 @@ def test_a_table_with_its_assumptions(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("assumed: steps 2, prompts 2")
     assert "train_s 3.0" in lines[0]
-    assert [line.split("  ")[0] for line in lines[2:4]] == ["sync", "sync early-stop"]
+    assert "training 3.0 s" in lines[1]
+    assert [line.split("  ")[0] for line in lines[3:5]] == ["sync", "sync early-stop"]
 
 
 @pytest.mark.parametrize(
