@@ -7,7 +7,7 @@ JOBS   ?= 2
 BENCHES := $(filter-out common mapper_measured,$(basename $(notdir $(wildcard benchmarks/*.py))))
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fit test soak test-deepspeed test-megatron test-transferqueue test-vllm lint types unit bench tiny-model clean help
+.PHONY: fit test soak test-deepspeed test-megatron test-transferqueue test-vllm test-browser lint types unit bench tiny-model clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -103,6 +103,18 @@ $(VLLM_VENV)/.installed: pyproject.toml constraints.txt
 # One engine at a time: each takes some GiB.
 test-vllm: $(VLLM_VENV)/.installed  ## tests of rollout vllm, in an environment of their own
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -rs $(VLLM_TESTS) $(ARGS)
+
+BROWSER_VENV := .venv-browser
+
+$(BROWSER_VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BROWSER_VENV)/bin/python || $(PYTHON) -m venv $(BROWSER_VENV)
+	$(BROWSER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -e '.[report]' pytest pytest-timeout playwright
+	touch $@
+
+# Chromium itself comes from the system (apt-get install chromium), or CHROMIUM names another one.
+test-browser: $(BROWSER_VENV)/.installed  ## the page of rlframe report in a real browser
+	OMP_NUM_THREADS=1 $(BROWSER_VENV)/bin/python -m pytest -rs tests/browser $(ARGS)
 
 bench: $(VENV)/.installed  ## run every benchmark (QUICK=1: the shortest runs); results go to benchmarks/results
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \

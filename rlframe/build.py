@@ -31,7 +31,9 @@ from rlframe.orchestrator import Orchestrator
 from rlframe.parts import Parts
 from rlframe.place import Place, find_place
 from rlframe.recording.callbacks import CallbackList
+from rlframe.recording.placed import write_placement
 from rlframe.recording.record import Recorder
+from rlframe.recording.samples import pieces_of
 from rlframe.requests import Sampling
 from rlframe.rewards import Scorer
 from rlframe.roles import reads_text, roles_of
@@ -78,6 +80,7 @@ def build(config: Config, host: PluginHost, run_dir: Path, place: Place | None =
     place = place or find_place(config, algorithm)
     with ExitStack() as undo:
         undo.callback(place.cluster.close)
+        write_placement(run_dir, place)
         built = _build(place.config, host, run_dir, algorithm, place)
         undo.pop_all()
     return built
@@ -125,7 +128,7 @@ def _build(
             roles={name: group for name, group in groups.items() if name != "rollout"},
             transfer=read,
             checkpoint=checkpoint,
-            recorder=_recorder(config, host, run_dir, callbacks, snapshots, validator),
+            recorder=_recorder(config, host, run_dir, callbacks, snapshots, validator, tokenizer),
             callbacks=callbacks,
             rollout=rollout,
             timeline=Timeline.of(run_dir, place, config.run.timeline_mb),
@@ -142,9 +145,11 @@ def _recorder(
     callbacks: CallbackList,
     snapshots: SnapshotStore,
     validator: Callable[[], Mapping[str, float]] | None,
+    tokenizer: Any,
 ) -> Recorder:
     loggers = [one.load()(one.config) for one in config.logger]
-    return Recorder(config, run_dir, loggers, callbacks, snapshots, host.hook, validator)
+    pieces = pieces_of(tokenizer)
+    return Recorder(config, run_dir, loggers, callbacks, snapshots, host.hook, validator, pieces)
 
 
 def engine_specs(

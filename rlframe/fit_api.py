@@ -107,9 +107,10 @@ def run(config: Config, host: PluginHost, *, resume: str | Path | None = None) -
 
 def _is_finished(place: RunPlace, steps: int) -> bool:
     """Whether the run came to its end and its snapshot has all ``steps``."""
-    from rlframe.recording.summary import NAME, read_summary
+    from rlframe.recording.files import SUMMARY
+    from rlframe.recording.summary import read_summary
 
-    if place.snapshot is None or not (place.path / NAME).is_file():
+    if place.snapshot is None or not (place.path / SUMMARY).is_file():
         return False
     whole = load_snapshot(place.snapshot).step == steps
     return whole and read_summary(place.path)["status"] == "finished"

@@ -116,6 +116,7 @@ class Orchestrator:
         batch.scalars = ask_mapping(self.algorithm, "scalars")
         with self.clock.stage("adv"):
             batch = add_advantages(self.algorithm, batch, self.roles["policy"])
+        self.parts.recorder.advantages_known(self.step + 1, batch)
         self.latecomers.updating()
         metrics = self._update(batch)
         self.ledger.done(batch)

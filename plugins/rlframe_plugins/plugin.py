@@ -14,6 +14,7 @@ from rlframe_plugins.envs.components import ENVIRONMENTS, TOOL_PARSERS
 from rlframe_plugins.loggers.components import LOGGERS
 from rlframe_plugins.mappers.cli import add_map_command
 from rlframe_plugins.protocols import PROTOCOLS
+from rlframe_plugins.report.components import SECTIONS
 from rlframe_plugins.resharders.cli import add_reshard_command
 from rlframe_plugins.rewards.components import REWARDS
 from rlframe_plugins.rollouts.components import ROLLOUTS
@@ -52,6 +53,7 @@ def rlframe_components() -> Sequence[Component]:
         *DATASETS,
         *LOGGERS,
         *_CALLBACKS,
+        *SECTIONS,
     )
 
 

@@ -101,6 +101,7 @@ def _add_core_commands(subcommands: argparse._SubParsersAction[CliParser]) -> No
             )
     _add_eval(subcommands)
     add_timeline_command(subcommands)
+    _add_report(subcommands)
     _add_chat(subcommands)
     plugins = subcommands.add_parser("plugins", help="list plugins, components and errors")
     plugins.add_argument("--json", action="store_true", help="as JSON")
@@ -124,6 +125,17 @@ def _add_eval(subcommands: argparse._SubParsersAction[CliParser]) -> None:
     )
     add_eval_flags(command)
     command.set_defaults(run=_eval)
+
+
+def _add_report(subcommands: argparse._SubParsersAction[CliParser]) -> None:
+    command = subcommands.add_parser(
+        "report", help="one HTML page of runs: curves, warnings, samples, configs"
+    )
+    command.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run, or a snapshot")
+    command.add_argument(
+        "--out", metavar="FILE", help="default: report.html in the run, or here for several"
+    )
+    command.set_defaults(run=_report)
 
 
 def _add_chat(subcommands: argparse._SubParsersAction[CliParser]) -> None:
@@ -159,6 +171,12 @@ def _eval(arguments: argparse.Namespace) -> int:
     from rlframe.cli.eval import evaluate
 
     return evaluate(arguments)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from rlframe.cli.report import report
+
+    return report(arguments)
 
 
 def _chat(arguments: argparse.Namespace) -> int:

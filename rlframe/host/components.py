@@ -29,6 +29,7 @@ KINDS = (
     "logger",
     "callback",
     "dataset",
+    "section",
 )
 """Every kind of component there is."""
 

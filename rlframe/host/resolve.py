@@ -242,6 +242,7 @@ _BASES = {
     "resharder": "rlframe.interfaces.checkpoint:Resharder",
     "mapper": "rlframe.interfaces.cluster:Mapper",
     "cluster": "rlframe.interfaces.cluster:Cluster",
+    "section": "rlframe.report.section:Section",
 }
 
 

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlframe.asking import ask_mapping
+from rlframe.batching.batch import Batch
 from rlframe.collecting.buffer import buffer_state
 from rlframe.collecting.entry import GroupEntry
 from rlframe.config import Config
 from rlframe.interfaces.loop import Logger
 from rlframe.recording.callbacks import CallbackList
 from rlframe.recording.loggers import LoggerError, LoggerList
-from rlframe.recording.samples import dump_lines, sample_rows
+from rlframe.recording.samples import Pieces, TokenFile, dump_lines, sample_rows
 from rlframe.recording.saving import Saver
 from rlframe.recording.summary import write_summary
 from rlframe.snapshots.rng import rng_state
@@ -51,10 +52,12 @@ class Recorder:
         snapshots: SnapshotStore,
         hooks: Any,
         validator: Validator | None,
+        pieces: Pieces,
     ) -> None:
         self.run_dir = run_dir
         self._config, self._callbacks = config, callbacks
         self._logger = LoggerList(loggers)
+        self._tokens_of = TokenFile(run_dir, pieces)
         self._hooks, self._validator = hooks, validator
         self._saver = Saver(snapshots, callbacks, background=config.run.save_in_background)
         self._summary: dict[str, Any] = {"status": "running", "steps": 0}
@@ -98,8 +101,13 @@ class Recorder:
         every = self._config.run.samples_every
         if every and (step % every == 0 or step == 1):
             self._logger.samples(step, sample_rows(groups, _SAMPLES))
+            self._tokens_of.show(groups[:_SAMPLES])
         if self._config.run.dump_rollouts:
             self._dump(step, groups)
+
+    def advantages_known(self, step: int, batch: Batch) -> None:
+        """Write the tokens of a step's samples, with their advantages."""
+        self._tokens_of.write(step, batch)
 
     def step_done(self, run: Orchestrator, metrics: dict[str, float]) -> None:
         """Validate and save where it is due, then log the step's figures, complete."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlframe.errors import ConfigError, SnapshotError
+from rlframe.recording.files import CONFIG
 from rlframe.snapshots.durable import replace_text
 from rlframe.snapshots.manifest import MANIFEST
 from rlframe.snapshots.snapshot import Snapshot, SnapshotStore, load_snapshot
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunPlace", "config_file", "open_run", "read_run_config"]
 
-CONFIG_JSON, CONFIG_YAML = "config.json", "config.yaml"
+CONFIG_YAML = "config.yaml"
 _FREE = ("run", "steps", "logger", "callback")
 """Sections in which two configs may differ and be of one run."""
 _SHOWN = 4
@@ -89,11 +90,11 @@ def read_run_config(path: str | Path) -> dict[str, Any]:
     """The config that a run was started with, as plain values. Raises SnapshotError."""
     run_dir, _ = _split(Path(path))
     try:
-        value = json.loads((run_dir / CONFIG_JSON).read_text(encoding="utf-8"))
+        value = json.loads((run_dir / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SnapshotError(f"{run_dir / CONFIG_JSON} cannot be read: {error}") from error
+        raise SnapshotError(f"{run_dir / CONFIG} cannot be read: {error}") from error
     if not isinstance(value, dict):
-        raise SnapshotError(f"{run_dir / CONFIG_JSON} holds no object")
+        raise SnapshotError(f"{run_dir / CONFIG} holds no object")
     return value
 
 
@@ -154,7 +155,7 @@ def _write_config(path: Path, config: Config) -> None:
 
     values = config.to_dict()
     replace_text(path / CONFIG_YAML, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
-    replace_text(path / CONFIG_JSON, json.dumps(values, indent=1))
+    replace_text(path / CONFIG, json.dumps(values, indent=1))
 
 
 # --- an old one -----------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ def _split(path: Path) -> tuple[Path, Path | None]:
     path = path.expanduser()
     if (path / MANIFEST).is_file():
         return path.resolve().parent.parent, path
-    if (path / CONFIG_JSON).is_file():
+    if (path / CONFIG).is_file():
         return path, None
     what = "is neither a run nor a snapshot" if path.exists() else "is not there"
     raise ConfigError(
@@ -202,8 +203,8 @@ def _newest(config: Config) -> Path | None:
 
 def _saved_runs(parent: Path) -> list[Path]:
     """Every run that has a snapshot, the newest first."""
-    runs = [p.parent for p in parent.glob(f"*/{CONFIG_JSON}") if SnapshotStore(p.parent).paths()]
-    return sorted(runs, key=lambda p: ((p / CONFIG_JSON).stat().st_mtime_ns, p.name), reverse=True)
+    runs = [p.parent for p in parent.glob(f"*/{CONFIG}") if SnapshotStore(p.parent).paths()]
+    return sorted(runs, key=lambda p: ((p / CONFIG).stat().st_mtime_ns, p.name), reverse=True)
 
 
 def _nearest_other(config: Config) -> str:

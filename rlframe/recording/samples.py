@@ -1,15 +1,26 @@
-"""What a run shows of its episodes: some samples a step, or every completion."""
+"""What a run shows of its episodes: some samples a step, their tokens, or every completion."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rlframe.batching.batch import Batch
 from rlframe.collecting.entry import GroupEntry
+from rlframe.recording.files import TOKENS
 
-__all__ = ["dump_lines", "sample_rows"]
+__all__ = ["Pieces", "TokenFile", "dump_lines", "pieces_of", "sample_rows"]
+
+_MOST_TOKENS = 2048
+"""Tokens of a response that are written, from its beginning."""
+
+Pieces = Callable[[Sequence[int]], list[str]]
+"""The text of each token of a list of ids."""
 
 
 def sample_rows(entries: Sequence[GroupEntry], count: int) -> list[dict[str, Any]]:
@@ -56,3 +67,69 @@ def dump_lines(entries: Sequence[GroupEntry]) -> Iterator[str]:
             "reward": episode.reward,
         }
         yield json.dumps(line) + "\n"
+
+
+def pieces_of(tokenizer: Any) -> Pieces:
+    """The text of each token by itself; a blank that the tokenizer keeps in its mark is shown."""
+
+    def pieces(ids: Sequence[int]) -> list[str]:
+        texts = tokenizer.batch_decode([[one] for one in ids], skip_special_tokens=False)
+        marks = tokenizer.convert_ids_to_tokens(list(ids))
+        return [
+            f" {text}" if str(mark).startswith("\u2581") and not text.startswith(" ") else text
+            for text, mark in zip(texts, marks, strict=True)
+        ]
+
+    return pieces
+
+
+class TokenFile:
+    """``tokens.jsonl``: the tokens of the episodes that are shown as samples, once learned from.
+
+    One JSON object a row of such an episode: text, log-probability (nats), mask and advantage of
+    each token. After a resume the later line of a step, episode and row holds.
+    """
+
+    _COLUMNS = ("response_mask", "rollout_logprobs", "advantages")
+
+    def __init__(self, run_dir: Path, pieces: Pieces) -> None:
+        self._path, self._pieces = run_dir / TOKENS, pieces
+        self._shown: dict[int, int] = {}
+
+    def show(self, entries: Sequence[GroupEntry]) -> None:
+        """The first episode of each group is to be written when its step is learned from."""
+        self._shown |= {entry.episodes[0].episode_id: entry.group_id for entry in entries}
+
+    def write(self, step: int, batch: Batch) -> None:
+        """Write what was to be shown of a step's batch, and read nothing else of it."""
+        if not self._shown or "episode_ids" not in batch:
+            return
+        episodes = np.asarray(batch["episode_ids"])
+        places = [place for place, one in enumerate(episodes) if int(one) in self._shown]
+        if not places:
+            return
+        names = [name for name in self._COLUMNS if name in batch]
+        few = batch.take(places).select(["response_ids", *names])
+        columns = {name: few.packed(name).rows() for name in ("response_ids", *names)}
+        lines, seen = [], dict[int, int]()
+        for row, place in enumerate(places):
+            episode = int(episodes[place])
+            seen[episode] = seen.get(episode, -1) + 1
+            values = {name: rows[row][:_MOST_TOKENS].tolist() for name, rows in columns.items()}
+            ids = values.pop("response_ids")
+            line = {
+                "step": step,
+                "group_id": self._shown[episode],
+                "episode_id": episode,
+                "row": seen[episode],
+                "tokens": self._pieces(ids),
+                **{name: [_finite(v) for v in some] for name, some in values.items()},
+            }
+            lines.append(json.dumps(line) + "\n")
+        self._shown = {}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.writelines(lines)
+
+
+def _finite(value: float) -> float | None:
+    return round(value, 6) if math.isfinite(value) else None

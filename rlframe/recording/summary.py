@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rlframe.errors import SnapshotError
+from rlframe.recording.files import SUMMARY
 from rlframe.snapshots.durable import replace_text
 
 __all__ = ["FIELDS", "read_summary", "write_summary"]
 
-NAME = "summary.json"
 FIELDS: dict[str, Any] = {
     "status": "running",
     "val_before": None,
@@ -32,7 +32,7 @@ FIELDS: dict[str, Any] = {
 
 def write_summary(run_dir: str | Path, summary: Mapping[str, Any]) -> Path:
     """Write it whole or not at all; missing fields get their defaults, NaN becomes null."""
-    path = Path(run_dir) / NAME
+    path = Path(run_dir) / SUMMARY
     values = {**FIELDS, **{key: _finite(value) for key, value in summary.items()}}
     replace_text(path, json.dumps(values, indent=1, allow_nan=False) + "\n")
     return path
@@ -40,7 +40,7 @@ def write_summary(run_dir: str | Path, summary: Mapping[str, Any]) -> Path:
 
 def read_summary(run_dir: str | Path) -> dict[str, Any]:
     """The summary of a run. Raises SnapshotError when it is missing or damaged."""
-    path = Path(run_dir) / NAME
+    path = Path(run_dir) / SUMMARY
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -103,7 +103,7 @@ def test_the_core_imports_no_plugin_and_no_backend(path):
     assert [t for t in texts if isinstance(t, str) and any(p in t for p in packages)] == []
 
 
-DESCRIPTIVE = ("reward", "dataset", "logger", "callback")
+DESCRIPTIVE = ("reward", "dataset", "logger", "callback", "section")
 """Kinds whose names are plain words ("length", "format") that mean other things elsewhere."""
 
 

@@ -54,7 +54,10 @@ def test_samples_and_dumps_are_the_only_rows_read(inputs, tmp_path):
     read = [lines[-1]["perf/driver_bytes"] for lines in (quiet, shown, dumped)]
     texts = [json.loads(line) for line in samples if json.loads(line)["step"] == 2]
     assert len(texts) == 3
-    assert read[1] - read[0] == sum(len((t["prompt"] + t["response"]).encode()) for t in texts)
+    letters = sum(len((t["prompt"] + t["response"]).encode()) for t in texts)
+    coloured = 3 * (8 * (8 + 4 + 1 + 4) + 4 * 8)  # id, log-probability, mask, advantage; lengths
+    episodes = 8 * 8
+    assert read[1] - read[0] == letters + coloured + episodes
     token = 8 + 4 + 4  # id, log-probability, version
     assert read[2] - read[0] >= token * 8 * 8
 

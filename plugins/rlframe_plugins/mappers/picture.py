@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from rlframe.calling.protocol import Mesh
 from rlframe_plugins.mappers.dataflow import ROLLOUT, STAGES
 from rlframe_plugins.mappers.planner import Plan, Planned, PoolPlan, UnitPlan
 from rlframe_plugins.mappers.report import memory_text, planned_text, summary, used_text
 from rlframe_plugins.mappers.schedule import Bar, PoolLoad, timeline
 
-__all__ = ["loads_of", "page"]
+__all__ = ["groups_svg", "loads_of", "page"]
 
 _COLOURS = {"collect": "#4c78a8", "prepare": "#72b7b2", "learn": "#e45756", "publish": "#b279a2"}
 _GROUPS = ("#dbe8f5", "#f5e6d3", "#ddf0dd", "#f3dbe6", "#ece4f7", "#f7f3d4", "#d9f0ef", "#eee")
@@ -67,27 +68,25 @@ def _timeline_svg(bars: Sequence[Bar], pools: Sequence[str]) -> str:
     return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(parts)}</svg>'
 
 
-def _device_colour(unit: UnitPlan, device: int) -> str:
-    mesh = unit.mesh
+def _device_colour(mesh: Mesh, device: int) -> str:
     replica, stage = mesh.dp_rank(device), mesh.pp_rank(device)
     return _GROUPS[(replica + stage * 3) % len(_GROUPS)]
 
 
-def _groups_svg(unit: UnitPlan, pool: PoolPlan) -> str:
+def groups_svg(mesh: Mesh, all_nodes: int, per_node: int) -> str:
     """Devices of a pool, a row a node; devices of a model-parallel group and stage look alike."""
-    mesh, per_node = unit.mesh, pool.pool.devices
-    cell, nodes = 44, min(pool.pool.nodes, 8)
+    cell, nodes = 44, min(all_nodes, 8)
     parts = []
     for node in range(nodes):
         for slot in range(per_node):
             rank = node * per_node + slot
             where = f"d{mesh.dp_rank(rank)} p{mesh.pp_rank(rank)} t{mesh.tp_rank(rank)}"
             x, y = slot * cell, node * 18
-            parts.append(_rect(x, y, cell - 2, 16, _device_colour(unit, rank), where))
+            parts.append(_rect(x, y, cell - 2, 16, _device_colour(mesh, rank), where))
             parts.append(_text(x + 2, y + 12, where[:9]))
-    height = nodes * 18 + (14 if nodes < pool.pool.nodes else 0)
-    if nodes < pool.pool.nodes:
-        parts.append(_text(0, height - 2, f"and {pool.pool.nodes - nodes} nodes more"))
+    height = nodes * 18 + (14 if nodes < all_nodes else 0)
+    if nodes < all_nodes:
+        parts.append(_text(0, height - 2, f"and {all_nodes - nodes} nodes more"))
     width = max(per_node * cell, 160)
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     return f'<svg {size} role="img">{"".join(parts)}</svg>'
@@ -99,7 +98,7 @@ def _unit_html(unit: UnitPlan, pool: PoolPlan) -> str:
     memory = f"GB a device: {memory_text(unit)}"
     what = "" if unit.name == ROLLOUT else f", {unit.strategy}"
     head = f"<p><b>{escape(unit.name)}</b>: {sizes}{escape(what)}<br>{escape(memory)}</p>"
-    return head + _groups_svg(unit, pool)
+    return head + groups_svg(unit.mesh, pool.pool.nodes, pool.pool.devices)
 
 
 def _pool_html(pool: PoolPlan, plan: Plan) -> str:

@@ -1,0 +1,1 @@
+"""The sections of the page that ``rlframe report`` writes."""
