@@ -51,6 +51,11 @@ class FakeSGLang(HttpServer):
         self.weight_version, self.model_path = "default", engine.spec.path
         self.metrics: dict[str, float] = {}
         """What it shows at /metrics; empty: it was started without that."""
+        self.versions: list[str] = []
+        """Names of the weights that were broadcast to it, part by part."""
+        self.refuses = ""
+        """Why it takes no broadcast weights."""
+        self._group: Any = None
         self.memory: set[str] = set()
         """What was given back."""
         self._jobs: dict[str, _Job] = {}
@@ -158,7 +163,8 @@ class FakeSGLang(HttpServer):
         return {"model_path": self.model_path, "weight_version": self.weight_version}
 
     async def _on_server_info(self, body: Mapping[str, Any]) -> Any:
-        return {"incremental_streaming_output": self._incremental, "version": "0.5.fake"}
+        sizes = {"tp_size": 1, "pp_size": 1, "dp_size": 1}
+        return {"incremental_streaming_output": self._incremental, "version": "0.5.fake", **sizes}
 
     async def _on_health(self, body: Mapping[str, Any]) -> Any:
         return None
@@ -199,6 +205,26 @@ class FakeSGLang(HttpServer):
             self.weight_version = str(body["weight_version"])
         self.memory.discard("weights")
         return {"success": True, "message": "Succeeded to update model weights."}
+
+    async def _on_init_weights_update_group(self, body: Mapping[str, Any]) -> Any:
+        self._group = await asyncio.to_thread(_joined, body)
+        return {"success": True, "message": "Succeeded to initialize custom process group."}
+
+    async def _on_update_weights_from_distributed(self, body: Mapping[str, Any]) -> Any:
+        """A part: other weights stay."""
+        if self.refuses:
+            raise Denied(400, {"success": False, "message": self.refuses})
+        await self._wait(lambda: not (self._drawing if not self._running else self._jobs))
+        part = await asyncio.to_thread(_received, self._group, body)
+        whole = {n: t.clone() for n, t in self.engine.weights().items()} | part
+        self.engine.load(self.engine.version + 1, whole)
+        self.weight_version = str(body["weight_version"])
+        self.versions.append(self.weight_version)
+        return {"success": True, "message": "Succeeded to update parameter online."}
+
+    async def _on_destroy_weights_update_group(self, body: Mapping[str, Any]) -> Any:
+        self._group = None
+        return {"success": True, "message": "Succeeded to destroy custom process group."}
 
     async def _on_release_memory_occupation(self, body: Mapping[str, Any]) -> Any:
         if self._jobs:
@@ -246,3 +272,29 @@ def _spans(versions: Sequence[str]) -> list[dict[str, Any]]:
             spans.append({"version": version, "start": place, "end": place})
         spans[-1]["end"] = place + 1
     return spans
+
+
+def _joined(body: Mapping[str, Any]) -> Any:
+    """The group as torch makes it for SGLang: of a store whose keys have its name before them."""
+    from datetime import timedelta
+
+    from torch import distributed as dist
+
+    found: Any = dist
+    name, world = body["group_name"], body["world_size"]
+    assert body["backend"] == "gloo", "there is no GPU behind this server"
+    store = found.TCPStore(body["master_address"], body["master_port"], world, is_master=False)
+    for prefix in (name, f"{name}/", "cpu/"):
+        store = found.PrefixStore(prefix, store)
+    return found.ProcessGroupGloo(store, body["rank_offset"], world, timedelta(seconds=60))
+
+
+def _received(group: Any, body: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+    from torch.distributed import BroadcastOptions
+
+    options, found = BroadcastOptions(), {}  # from rank 0
+    for name, dtype, shape in zip(body["names"], body["dtypes"], body["shapes"], strict=True):
+        found[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+        group.broadcast([found[name]], options).wait()
+    return found

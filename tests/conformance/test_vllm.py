@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.dist, pytest.mark.timeout(600)]
 
 LONG = tuple(3 + n % 30 for n in range(BLOCK + 8))
 """A prompt that fills a block of the cache."""
+TRIES = 20
+"""How often a test may find that a request had ended before it could do something to it."""
 GREEDY = Sampling(temperature=0, max_new_tokens=12)
 
 
@@ -85,26 +87,35 @@ class TestTied(OverVLLM):
     def test_no_old_prompt_serves_while_a_request_holds_it(
         self, engine: VLLMRollout, reference: RolloutReference
     ) -> None:
-        """Weights change under a running request; one with its prompt is computed anew."""
+        """Weights change under a running request; one with its prompt is computed anew.
 
-        async def go() -> Any:
+        Tried again where the first had ended before its weights changed.
+        """
+        long = Request(LONG, Sampling(max_new_tokens=20, min_new_tokens=20))
+
+        async def go(version: int) -> Any:
             drawn = engine.stats()["generated_tokens"]
-            long = Request(LONG, Sampling(max_new_tokens=20, min_new_tokens=20))
             first = asyncio.create_task(engine.generate(long))
             while engine.stats()["generated_tokens"] < drawn + 2:
                 await asyncio.sleep(0)
-            reference.change(seed=8)
-            engine.load(4, reference.tensors())
+            reference.change(seed=version)
+            engine.load(version, reference.tensors())
             second = await engine.generate(Request(LONG, GREEDY))
             return await first, second
 
-        first, second = asyncio.run(go())
-        assert set(first.versions) == {3, 4}
-        assert list(first.versions) == sorted(first.versions)
-        self.check(reference, Request(LONG, GREEDY), second, version=4)
+        for version in range(4, 4 + TRIES):
+            first, second = asyncio.run(go(version))
+            assert list(first.versions) == sorted(first.versions)
+            self.check(reference, Request(LONG, GREEDY), second, version=version)
+            if set(first.versions) == {version - 1, version}:
+                return
+        pytest.fail(f"no weights changed under a request in {TRIES} tries")
 
     def test_a_partial_is_continued(self, engine: VLLMRollout, reference: RolloutReference) -> None:
-        """What an abort left is a prompt for the rest, with exact log-probabilities."""
+        """What an abort left is a prompt for the rest, with exact log-probabilities.
+
+        Tried again where there was nothing left to abort.
+        """
 
         async def go() -> Any:
             drawn = engine.stats()["generated_tokens"]
@@ -115,13 +126,16 @@ class TestTied(OverVLLM):
             engine.pause("abort")
             partial = await first
             engine.resume()
-            rest = Request((*LONG, *partial.token_ids), Sampling(max_new_tokens=5))
+            rest = Request((*LONG, *partial.token_ids), Sampling(max_new_tokens=2))
             return partial, rest, await engine.generate(rest)
 
-        partial, rest, got = asyncio.run(go())
-        assert partial.finish_reason == "abort"
-        assert 3 <= len(partial.token_ids) <= 20
-        self.check(reference, rest, got, version=3)
+        for _ in range(TRIES):
+            partial, rest, got = asyncio.run(go())
+            self.check(reference, rest, got, version=3)
+            if partial.finish_reason == "abort":
+                assert 1 <= len(partial.token_ids) <= 20
+                return
+        pytest.fail(f"nothing was aborted in {TRIES} tries")
 
     def test_figures(self, engine: VLLMRollout) -> None:
         """Of running requests, and of nothing given back on a CPU."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rlframe.config import check_range
 from rlframe.errors import RolloutError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.requests import Request
@@ -17,6 +18,7 @@ from rlframe_plugins.rollouts.http.client import HttpOptions
 from rlframe_plugins.rollouts.http.engine import HttpConfig, HttpRollout
 from rlframe_plugins.rollouts.http.server import Part
 from rlframe_plugins.rollouts.replicas import ReplicaLost
+from rlframe_plugins.rollouts.sglang.broadcast import Broadcast
 from rlframe_plugins.rollouts.sglang.protocol import SGLangServer
 from rlframe_plugins.rollouts.sglang.weights import save_model
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["SGLangRollout"]
+
+_BACKENDS = ("nccl", "gloo")
 
 
 class SGLangRollout(HttpRollout):
@@ -38,10 +42,26 @@ class SGLangRollout(HttpRollout):
 
     @dataclass(frozen=True)
     class Config(HttpConfig):
-        """Where the servers are, and the folder through which weights reach them."""
+        """Where the servers are, and how weights reach them."""
 
+        weights: Literal["disk", "distributed"] = "disk"
+        """By files in ``directory``; or by broadcast, without a copy on disk."""
         directory: str = ""
         """Folder for weights, seen by every server under the same path; empty: a temporary one."""
+        backend: Literal["nccl", "gloo"] = "nccl"
+        """What broadcasts: nccl between GPUs, gloo between hosts' memories."""
+        address: str = ""
+        """This machine's address as servers reach it, for broadcasts; empty: its name."""
+        bucket_mib: int = 512
+        """Most bytes of a call of a broadcast, MiB, at least 1."""
+
+        def __post_init__(self) -> None:
+            """Check; raises ValueError."""
+            super().__post_init__()
+            check_range(self, "bucket_mib", 1)
+            for name, known in (("weights", ("disk", "distributed")), ("backend", _BACKENDS)):
+                if getattr(self, name) not in known:
+                    raise ValueError(f"{name} must be one of {', '.join(known)}")
 
     config: SGLangRollout.Config
     _servers: list[SGLangServer]  # type: ignore[assignment]
@@ -52,6 +72,10 @@ class SGLangRollout(HttpRollout):
         self._update: dict[str, Any] = {}
         """The body of the last update."""
         self._paused, self._tags = False, list[str]()
+        size = config.bucket_mib * 2**20
+        self._broadcast = Broadcast(config.address, config.backend, size, config.limit_s)
+        self._sent: tuple[int, Mapping[str, Tensor]] | None = None
+        """What is broadcast just now."""
 
     def server(self, url: str, options: HttpOptions) -> SGLangServer:
         """See :class:`HttpRollout`."""
@@ -62,7 +86,13 @@ class SGLangRollout(HttpRollout):
 
         Of several workers with the same servers the first one does it.
         """
-        if self.leads:
+        if self.leads and self.config.weights == "distributed":
+            self._sent = version, tensors
+            try:
+                self.do(self.each(self._update_one))
+            finally:
+                self._sent = None
+        elif self.leads:
             self._update = {
                 "model_path": str(self._save(tensors)),
                 "weight_version": str(version),
@@ -134,15 +164,21 @@ class SGLangRollout(HttpRollout):
         return save_model(self._folder, self.spec.path, tensors)
 
     async def _update_one(self, server: SGLangServer) -> None:
-        path = "/update_weights_from_disk"
         await server.ask("POST", "/pause_generation", {"mode": "retract"})
         try:
-            answer = await server.ask("POST", path, self._update)
-            if not isinstance(answer, Mapping) or not answer.get("success"):
-                raise RolloutError(f"{server.name}{path} did not take the weights: {answer}")
+            if self._sent is not None:
+                await self._broadcast.send(server, *self._sent)
+            else:
+                await self._from_disk(server)
         finally:
             if not self._paused:
                 await server.ask("POST", "/continue_generation", {})
+
+    async def _from_disk(self, server: SGLangServer) -> None:
+        path = "/update_weights_from_disk"
+        answer = await server.ask("POST", path, self._update)
+        if not isinstance(answer, Mapping) or not answer.get("success"):
+            raise RolloutError(f"{server.name}{path} did not take the weights: {answer}")
 
     def lose(self, server: SGLangServer, why: str) -> None:
         """Use a server no more until it was brought up."""
@@ -153,7 +189,10 @@ class SGLangRollout(HttpRollout):
         found = await server.version()
         if self._version >= 0 and found != str(self._version):
             if not self._update:
-                raise ReplicaLost(f"{server.name} serves weights '{found}', not {self._version}")
+                raise ReplicaLost(
+                    f"{server.name} serves weights '{found}', not {self._version}: it waits for "
+                    "the next ones"
+                )
             await self._update_one(server)
         if self._paused:
             await server.ask("POST", "/pause_generation", {"mode": "retract"})
