@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -90,22 +91,34 @@ class Slow(Policy):
 
 def test_a_client_that_waits_no_longer_may_ask_again(run, tokenizer):
     """The first answer comes after the client gave up; what it then asks is answered."""
-    slow = Slow(tokenizer, 0, lambda: asyncio.sleep(0.5))
+
+    async def next_one():
+        with contextlib.suppress(TimeoutError):  # what if the first never came so far?
+            async with asyncio.timeout(20):
+                while slow.count < 2:
+                    await asyncio.sleep(0.01)
+
+    slow = Slow(tokenizer, 0, next_one)
     episode = run(programs.Impatient, slow)
     assert episode.earned == 1.0
     assert all(len(s.response_ids) == 4 for s in episode.segments)
 
 
-def test_what_is_asked_when_the_program_ends_is_no_part_of_it(tokenizer):
+def test_what_is_asked_when_the_program_ends_is_no_part_of_it(tokenizer, tmp_path):
     env = environment(programs.Unfinished, tokenizer)
-    slow = Slow(tokenizer, 1, lambda: asyncio.Event().wait())
+
+    async def for_ever():
+        (tmp_path / "asked").touch()
+        await asyncio.Event().wait()
+
+    slow = Slow(tokenizer, 1, for_ever)
 
     async def both():
-        episode = await env.run(row(), request(), slow)
+        episode = await env.run(row(asked=str(tmp_path / "asked")), request(), slow)
         while not slow.ended:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
         return episode
 
-    episode = asyncio.run(asyncio.wait_for(both(), 60))
+    episode = asyncio.run(asyncio.wait_for(both(), 120))
     env.close()
     assert (episode.earned, episode.figures["turns"], len(episode.segments)) == (1.0, 1, 1)
