@@ -7,7 +7,11 @@ JOBS   ?= 2
 BENCHES := $(filter-out common mapper_measured,$(basename $(notdir $(wildcard benchmarks/*.py))))
 export OMP_WAIT_POLICY ?= PASSIVE
 
+<<<<<<< HEAD
 .PHONY: fit test soak test-deepspeed test-megatron test-transferqueue test-vllm test-browser lint types unit bench tiny-model clean help
+=======
+.PHONY: fit test soak test-deepspeed test-install test-megatron test-transferqueue test-vllm lint types unit bench tiny-model clean help
+>>>>>>> 9691f7e (Exit codes are written and tested; sdist and wheel are built, installed and run; make test-install)
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -104,6 +108,7 @@ $(VLLM_VENV)/.installed: pyproject.toml constraints.txt
 test-vllm: $(VLLM_VENV)/.installed  ## tests of rollout vllm, in an environment of their own
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -rs $(VLLM_TESTS) $(ARGS)
 
+<<<<<<< HEAD
 BROWSER_VENV := .venv-browser
 
 $(BROWSER_VENV)/.installed: pyproject.toml constraints.txt
@@ -115,6 +120,19 @@ $(BROWSER_VENV)/.installed: pyproject.toml constraints.txt
 # Chromium itself comes from the system (apt-get install chromium), or CHROMIUM names another one.
 test-browser: $(BROWSER_VENV)/.installed  ## the page of rlframe report in a real browser
 	OMP_NUM_THREADS=1 $(BROWSER_VENV)/bin/python -m pytest -rs tests/browser $(ARGS)
+=======
+INSTALLED := .venv-install
+
+test-install: $(VENV)/.installed  ## sdist and wheel in a new environment with all that they need; a short run
+	rm -rf $(INSTALLED)
+	$(BIN)/python -m build --no-isolation --outdir $(INSTALLED)/dist . > /dev/null
+	$(PYTHON) -m venv $(INSTALLED)
+	$(INSTALLED)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt $(INSTALLED)/dist/*.whl
+	$(INSTALLED)/bin/python -m pip check
+	mkdir $(INSTALLED)/away
+	cd $(INSTALLED)/away && ../bin/rlframe doctor && ../bin/rlframe fit steps=2
+>>>>>>> 9691f7e (Exit codes are written and tested; sdist and wheel are built, installed and run; make test-install)
 
 bench: $(VENV)/.installed  ## run every benchmark (QUICK=1: the shortest runs); results go to benchmarks/results
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \

@@ -76,7 +76,9 @@ def _parser(host: PluginHost) -> tuple[CliParser, dict[str, argparse.ArgumentPar
         prog="rlframe",
         description="Reinforcement learning for large language models.",
         epilog="--no-plugin NAME blocks a plugin; --debug shows tracebacks. "
-        "rlframe fit --algo NAME --help lists the options of what is chosen.",
+        "rlframe fit --algo NAME --help lists the options of what is chosen. "
+        "Exit codes: 0 done, 1 failed, 2 wrong command or config (nothing was started), "
+        "128 + N ended by signal N, with the state saved.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"rlframe {__version__}")
