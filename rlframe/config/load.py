@@ -12,6 +12,7 @@ from typing import Any
 
 from rlframe.config.assemble import Assembly
 from rlframe.config.layers import COMPONENTS, DEFAULTS, LISTS, normalise
+from rlframe.config.old_keys import with_new_keys
 from rlframe.config.schema import Config
 from rlframe.config.tree import Leaf, Tree, merge, parse_dotlist, read_yaml, set_path, tree_of
 from rlframe.config.validate import validate
@@ -75,7 +76,9 @@ def assemble(host: PluginHost, asked: Asked) -> Assembly:
             objects[key] = values.pop(key)
     if isinstance(objects.get("reward"), list | tuple):
         values["reward"] = objects.pop("reward")
-    layers = [normalise(layer) for layer in _layers(host, replace(asked, values=values))]
+    layers = [
+        with_new_keys(normalise(layer)) for layer in _layers(host, replace(asked, values=values))
+    ]
     return Assembly(host, layers, objects)
 
 

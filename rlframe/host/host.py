@@ -15,6 +15,7 @@ from typing import Any
 
 import pluggy
 
+from rlframe.deprecations import renamed, warn_of_hooks
 from rlframe.errors import ConfigError, PluginError, nearest, unknown_name
 from rlframe.host import hookspecs
 from rlframe.host.components import WORDS, Component
@@ -102,6 +103,7 @@ class PluginHost:
             _check_version(plugin)
             self._manager.register(plugin, name)
             self._check_hooks(plugin)
+            warn_of_hooks(plugin, name)
             info.components = self._components(plugin, info)
         except (Exception, SystemExit) as error:
             info.error = _describe(error)
@@ -125,6 +127,10 @@ class PluginHost:
             return offers[0]
         if offers:
             raise PluginError(self._duplicate(offers))
+        row = renamed("component", f"{kind} {name}")
+        if row is not None:
+            row.warn()
+            return self.find(kind, row.instead.rpartition(" ")[2])
         word = WORDS.get(kind, kind)
         known = {c.name for c in self._offers() if c.kind == kind}
         raise PluginError(unknown_name(word, name, known) + self._broken())
