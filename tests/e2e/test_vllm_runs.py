@@ -97,7 +97,7 @@ def left_over() -> list[str]:
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 line = (entry / "cmdline").read_bytes().decode(errors="replace")
-                place = (entry / "cwd").resolve()
+                place = (entry / "cwd").resolve(strict=True)
             except OSError:
                 continue
             if place != Path.cwd() and (place / "rlframe").is_dir():
