@@ -7,11 +7,7 @@ JOBS   ?= 2
 BENCHES := $(filter-out common mapper_measured,$(basename $(notdir $(wildcard benchmarks/*.py))))
 export OMP_WAIT_POLICY ?= PASSIVE
 
-<<<<<<< HEAD
-.PHONY: fit test soak test-deepspeed test-megatron test-transferqueue test-vllm test-browser lint types unit bench tiny-model clean help
-=======
-.PHONY: fit test soak test-deepspeed test-install test-megatron test-transferqueue test-vllm lint types unit bench tiny-model clean help
->>>>>>> 9691f7e (Exit codes are written and tested; sdist and wheel are built, installed and run; make test-install)
+.PHONY: fit test soak test-deepspeed test-install test-megatron test-transferqueue test-vllm test-browser lint types unit bench tiny-model clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -108,7 +104,6 @@ $(VLLM_VENV)/.installed: pyproject.toml constraints.txt
 test-vllm: $(VLLM_VENV)/.installed  ## tests of rollout vllm, in an environment of their own
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -rs $(VLLM_TESTS) $(ARGS)
 
-<<<<<<< HEAD
 BROWSER_VENV := .venv-browser
 
 $(BROWSER_VENV)/.installed: pyproject.toml constraints.txt
@@ -120,7 +115,7 @@ $(BROWSER_VENV)/.installed: pyproject.toml constraints.txt
 # Chromium itself comes from the system (apt-get install chromium), or CHROMIUM names another one.
 test-browser: $(BROWSER_VENV)/.installed  ## the page of rlframe report in a real browser
 	OMP_NUM_THREADS=1 $(BROWSER_VENV)/bin/python -m pytest -rs tests/browser $(ARGS)
-=======
+
 INSTALLED := .venv-install
 
 test-install: $(VENV)/.installed  ## sdist and wheel in a new environment with all that they need; a short run
@@ -132,7 +127,6 @@ test-install: $(VENV)/.installed  ## sdist and wheel in a new environment with a
 	$(INSTALLED)/bin/python -m pip check
 	mkdir $(INSTALLED)/away
 	cd $(INSTALLED)/away && ../bin/rlframe doctor && ../bin/rlframe fit steps=2
->>>>>>> 9691f7e (Exit codes are written and tested; sdist and wheel are built, installed and run; make test-install)
 
 bench: $(VENV)/.installed  ## run every benchmark (QUICK=1: the shortest runs); results go to benchmarks/results
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
