@@ -187,6 +187,9 @@ class RolloutControl:
             {"sampling": Sampling(seed=0.5)},  # type: ignore[arg-type]
             {"deadline_s": float("nan")},
             {"prompt_ids": ("a",)},
+            {"prompt_ids": list(PROMPT)},
+            {"sampling": Sampling(stop_token_ids=tuple(range(VOCABULARY)), min_new_tokens=4)},
+            {"sampling": Sampling(stop=("\ud800",))},
         ]
 
         async def go() -> list[Any]:

@@ -102,19 +102,26 @@ class TransportCheckpoint(CheckpointEngine):
             self._alone = AdapterSync(self._adapters, plan, both, sources, targets)
 
     def publish(self, version: int) -> SyncStats:
-        """See :class:`CheckpointEngine`; a version that did not come whole is sent again."""
-        started, notes = time.perf_counter(), []
+        """See :class:`CheckpointEngine`; a version that did not come whole is sent again.
+
+        Deaths on the way are no retries: each leaves fewer to send to.
+        """
+        started, notes, left = time.perf_counter(), [], self.config.retries
         if self._targets.admit():
             self._full = True
             self._renew_all()
-        for left in range(self.config.retries, -1, -1):
+        while True:
+            away = self._targets.away
             try:
                 moved = self._move(version)
                 break
             except SyncError as error:
-                if not left:
+                lost = len(self._targets.away - away)
+                if not left and not lost:
                     raise
-                notes.append(f"{error}; it is sent again")
+                left -= not lost
+                among = f" without {lost} ranks that died" if lost else ""
+                notes.append(f"{error}; it is sent again{among}")
         self._targets.call("flip_weights", version).result()
         self._full, self._version = False, version
         self._published += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os.path
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -17,6 +17,7 @@ __all__ = [
     "StopStrings",
     "check_request",
     "check_sampling",
+    "check_version",
     "end_ids",
     "load_config",
     "load_tokenizer",
@@ -61,10 +62,13 @@ def end_ids(spec: RolloutSpec, config: Any) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def check_request(request: Request, vocab: int, max_positions: int) -> None:
+def check_request(
+    request: Request, vocab: int, max_positions: int, ends: Collection[int] = ()
+) -> None:
     """Raise RolloutError for a prompt, sampling or deadline that cannot be served.
 
-    What one request asks for must not reach a step that it shares with others.
+    What one request asks for must not reach a step that it shares with others. ``ends`` are the
+    model's own end tokens.
     """
     check_sampling(request)
     prompt, who = request.prompt_ids, _who(request)
@@ -77,11 +81,20 @@ def check_request(request: Request, vocab: int, max_positions: int) -> None:
     if request.sampling.stop_token_ids:
         stops = request.sampling.stop_token_ids
         _check_ids(f"{who}: stop_token_ids={stops} holds", stops, vocab, "")
+        least = request.sampling.min_new_tokens
+        if least and len({*ends, *stops}) >= vocab:
+            raise RolloutError(
+                f"{who}: stop_token_ids are all {vocab} tokens, so that none is left to draw "
+                f"before min_new_tokens={least}"
+            )
 
 
 def check_sampling(request: Request) -> None:
     """Raise RolloutError for what no engine serves, whatever its model."""
     who, deadline = _who(request), request.deadline_s
+    if not isinstance(request.prompt_ids, tuple):
+        kind = type(request.prompt_ids).__name__
+        raise RolloutError(f"{who}: prompt_ids is a {kind} where a tuple of token ids is due")
     if not request.prompt_ids:
         raise RolloutError(f"{who} has an empty prompt: it needs at least one token")
     if deadline is not None and not (_is_number(deadline) and math.isfinite(deadline)):
@@ -89,6 +102,15 @@ def check_sampling(request: Request) -> None:
     wrong = _wrong(request.sampling)
     if wrong:
         raise RolloutError(f"{who}: {wrong}")
+
+
+def check_version(version: int) -> None:
+    """Raise RolloutError for what can be no version of weights: below 0 means that there are none.
+
+    A later load may have a lower version than the one before, as after a resume.
+    """
+    if version < 0:
+        raise RolloutError(f"{version} is no version of weights: they begin at 0")
 
 
 def _who(request: Request) -> str:
@@ -136,8 +158,18 @@ def _wrong(sampling: Sampling) -> str:
             return f"{name}={value!r} is out of range"
     if sampling.seed is not None and not _is_integer(type(sampling.seed)):
         return f"seed={sampling.seed!r} is no integer"
-    texts = not isinstance(sampling.stop, str) and all(isinstance(s, str) for s in sampling.stop)
-    return "" if texts and "" not in sampling.stop else f"stop={sampling.stop!r} is out of range"
+    return "" if _are_texts(sampling.stop) else f"stop={sampling.stop!r} is out of range"
+
+
+def _are_texts(values: Any) -> bool:
+    """Whether these are strings that a text can hold."""
+    if not isinstance(values, tuple | list) or not all(isinstance(s, str) and s for s in values):
+        return False
+    try:
+        "".join(values).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def seed_of(request: Request, run_seed: int, count: int) -> int:

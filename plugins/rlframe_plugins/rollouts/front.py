@@ -51,7 +51,7 @@ class SteppedRollout(RolloutEngine):
         self._open: dict[Any, asyncio.Future[Completion]] = {}
         self._task: asyncio.Task[None] | None = None
         self._gate: asyncio.Future[None] | None = None
-        self._paused = self._asleep = False
+        self._paused = self._asleep = self._closed = False
         self._counters = {"requests": 0.0, "prompt_tokens": 0.0, "response_tokens": 0.0}
         self._busy_s = 0.0
 
@@ -61,6 +61,8 @@ class SteppedRollout(RolloutEngine):
 
     async def generate(self, request: Request) -> Completion:
         """Queue the request and wait for its response."""
+        if self._closed:
+            raise RolloutError("the rollout engine is closed")
         if self._asleep:
             raise RolloutError("the rollout engine is asleep: call wake() before generate()")
         if self.version < 0:
@@ -121,6 +123,7 @@ class SteppedRollout(RolloutEngine):
 
     def close(self) -> None:
         """End every request and give the memory back."""
+        self._closed = True
         self.pause("abort")
         self.sleep(2)
 

@@ -15,6 +15,7 @@ from rlframe.weights.layout import Layout
 from rlframe_plugins.rollouts.common import (
     StopStrings,
     check_request,
+    check_version,
     end_ids,
     load_config,
     load_tokenizer,
@@ -80,6 +81,7 @@ class HFRollout(SteppedRollout):
 
     def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Make these tensors the module's parameters, without a copy."""
+        check_version(version)
         with self._lock:
             if self.runner.model is None:
                 self.runner.model = _build(self._model_config, self.spec, tensors)
@@ -104,7 +106,7 @@ class HFRollout(SteppedRollout):
 
     def _handle(self, request: Request) -> Job:
         positions = int(self._model_config.max_position_embeddings)
-        check_request(request, int(self._model_config.vocab_size), positions)
+        check_request(request, int(self._model_config.vocab_size), positions, self._ends)
         sampling = request.sampling
         limit = min(sampling.max_new_tokens, positions - len(request.prompt_ids))
         strings = None
@@ -180,7 +182,10 @@ def _build(config: Any, spec: RolloutSpec, tensors: Mapping[str, Tensor]) -> Any
 
 def _assign(model: Any, tensors: Mapping[str, Tensor]) -> None:
     shared = {name: tensor.detach() for name, tensor in tensors.items()}
-    result = model.load_state_dict(shared, strict=False, assign=True)
+    try:
+        result = model.load_state_dict(shared, strict=False, assign=True)
+    except RuntimeError as error:
+        raise ModelError(f"rollout 'hf': weights do not fit the model: {error}") from error
     model.tie_weights()
     addresses = {t.data_ptr() for t in shared.values()}
     missing = [n for n, p in model.named_parameters() if p.data_ptr() not in addresses]

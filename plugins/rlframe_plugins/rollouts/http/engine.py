@@ -101,6 +101,7 @@ class HttpRollout(RolloutEngine):
         self._loop = ThreadLoop("rlframe-http-rollout")
         self._lock = threading.Lock()
         self._version, self._asleep, self._limits = -1, False, (0, 0)
+        self._closed = False
         self._counters = {"requests": 0.0, "prompt_tokens": 0.0, "response_tokens": 0.0}
         self._open, self._since, self._busy_s = 0, 0.0, 0.0
 
@@ -110,6 +111,8 @@ class HttpRollout(RolloutEngine):
 
     async def generate(self, request: Request) -> Completion:
         """See :class:`RolloutEngine`."""
+        if self._closed:
+            raise RolloutError("the rollout engine is closed")
         self._check(request)
         plain = self._within(request)
         with self._lock:
@@ -128,7 +131,8 @@ class HttpRollout(RolloutEngine):
 
     def abort(self, request_id: str) -> None:
         """See :class:`RolloutEngine`."""
-        self._loop.submit(self._abort(request_id))
+        if not self._closed:
+            self._loop.submit(self._abort(request_id))
 
     def pause(self, mode: Literal["keep", "abort"] = "keep") -> None:
         """Abort what is open; whether servers can stop and keep it, a subclass knows."""
@@ -164,12 +168,18 @@ class HttpRollout(RolloutEngine):
 
     def close(self) -> None:
         """End every request, and close the connections."""
+        if self._closed:
+            return
         self.do(self._abort_all())
         self.do(self._close())
+        self._closed = True
         self._loop.close()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run on the loop of the connections, and wait for it."""
+        """Run on the loop of the connections, and wait for it. Raises RolloutError once closed."""
+        if self._closed:
+            work.close()
+            raise RolloutError("the rollout engine is closed")
         return self._loop.run(work)
 
     async def tell_all(self, method: str, path: str, body: Any = None) -> None:
@@ -199,7 +209,7 @@ class HttpRollout(RolloutEngine):
         return self.rank.rank == 0
 
     def _look(self) -> None:
-        if self.leads:
+        if self.leads and not self._closed:
             self.do(self._looked())
 
     async def _looked(self) -> None:

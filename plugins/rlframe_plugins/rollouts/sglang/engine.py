@@ -14,6 +14,7 @@ from rlframe.config import check_range
 from rlframe.errors import RolloutError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.requests import Request
+from rlframe_plugins.rollouts.common import check_version
 from rlframe_plugins.rollouts.http.client import HttpOptions
 from rlframe_plugins.rollouts.http.engine import HttpConfig, HttpRollout
 from rlframe_plugins.rollouts.http.server import Part
@@ -86,6 +87,7 @@ class SGLangRollout(HttpRollout):
 
         Of several workers with the same servers the first one does it.
         """
+        check_version(version)
         if self.leads and self.config.weights == "distributed":
             self._sent = version, tensors
             try:

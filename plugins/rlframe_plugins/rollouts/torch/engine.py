@@ -16,6 +16,7 @@ from rlframe.weights.layout import Layout
 from rlframe_plugins.rollouts.common import (
     StopStrings,
     check_request,
+    check_version,
     end_ids,
     load_config,
     load_tokenizer,
@@ -125,6 +126,7 @@ class TorchRollout(SteppedRollout):
 
     def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Look at these tensors from now on; in-place changes need only a new version."""
+        check_version(version)
         with self._lock:
             if self.config.tensor_parallel > 1 and self._team is None:
                 self._join(next(iter(tensors.values())).device)
@@ -213,7 +215,7 @@ class TorchRollout(SteppedRollout):
         return TorchRunner(decoder, cache, pool, config.max_batch, config.batch_invariant)
 
     def _handle(self, request: Request) -> Running:
-        check_request(request, self._vocab, self._arch.max_positions)
+        check_request(request, self._vocab, self._arch.max_positions, self._ends)
         prompt, sampling = len(request.prompt_ids), request.sampling
         limit = min(sampling.max_new_tokens, self._arch.max_positions - prompt)
         self._arch.check_length(prompt + limit)

@@ -14,7 +14,13 @@ from rlframe.errors import SyncError
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.requests import Completion, Request
 from rlframe.weights.layout import Layout
-from rlframe_plugins.rollouts.common import check_request, end_ids, load_config, seed_of
+from rlframe_plugins.rollouts.common import (
+    check_request,
+    check_version,
+    end_ids,
+    load_config,
+    seed_of,
+)
 from rlframe_plugins.rollouts.torch.placing import generation_mesh
 from rlframe_plugins.rollouts.vllm.config import VLLMConfig
 from rlframe_plugins.rollouts.vllm.frames import Job
@@ -123,6 +129,7 @@ class VLLMRollout(RolloutEngine):
 
         Raises RolloutError.
         """
+        check_version(version)
         if not self._leads:
             self._version = version
             return
