@@ -33,6 +33,9 @@ _KEYS = tuple(k for k in Config.__dataclass_fields__ if k != "default_role")
 _PART_KEYS = ("label", "weight", "when", "into")
 _ROLE_KEYS = ("model", "optim", "strategy", "pool")
 
+_WHOLE_REWARD = tuple(k for k in RewardConfig.__dataclass_fields__ if k != "parts")
+"""Options of all parts of the reward together."""
+
 
 class Assembly:
     """One load of a config."""
@@ -134,11 +137,11 @@ class Assembly:
     def _choose_reward(self) -> None:
         """One reward beside its name, or a list of parts: both become ``parts``."""
         chosen = choose("reward", self._layers)
-        own = {k: v for k, v in chosen.tree.items() if k in ("on_error", "timeout_s")}
+        own = {k: v for k, v in chosen.tree.items() if k in _WHOLE_REWARD}
         rest = {k: v for k, v in chosen.tree.items() if k not in own}
         if "reward" in self._selector.objects:
             rest.pop("parts", None)
-        kept = {k: v for k, v in chosen.left.items() if k in ("on_error", "timeout_s")}
+        kept = {k: v for k, v in chosen.left.items() if k in _WHOLE_REWARD}
         left = {k: v for k, v in chosen.left.items() if k not in kept}
         tree = merge(default_tree(RewardConfig, "default"), merge(kept, own))
         if "parts" in rest and len(rest) > 1:

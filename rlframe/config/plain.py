@@ -75,7 +75,13 @@ def _reward(reward: RewardConfig) -> dict[str, Any]:
         }
         for part in reward.parts
     ]
-    return {"parts": parts, "on_error": reward.on_error, "timeout_s": reward.timeout_s}
+    return {
+        "parts": parts,
+        "on_error": reward.on_error,
+        "timeout_s": reward.timeout_s,
+        "retries": reward.retries,
+        "retry_wait_s": reward.retry_wait_s,
+    }
 
 
 def _role(role: RoleConfig) -> dict[str, Any]:

@@ -6,12 +6,13 @@ import json
 import pickle
 import subprocess
 import sys
+from dataclasses import fields as fields_of
 
 import pytest
 
 from rlframe.config import Config, Selected
 from rlframe.config.load import Asked, Loaded, load_config
-from rlframe.config.plain import config_from_dict
+from rlframe.config.plain import config_from_dict, config_to_dict
 from rlframe.config.render import render
 from rlframe.errors import ConfigError, PluginError
 from tests.unit.config import fakes
@@ -139,6 +140,16 @@ def test_several_rewards(load, form):
         ("again", 1.0),
     ]
     assert reward.parts[2].reward.config.answer_key == "b"
+
+
+def test_options_of_all_parts_of_the_reward_together_stand_beside_its_name():
+    given = ("reward.retries=3", "reward.retry_wait_s=0.5", "reward.timeout_s=7")
+    loaded = load(*given, "reward.answer_key=q").config
+    assert (loaded.reward.retries, loaded.reward.retry_wait_s) == (3, 0.5)
+    assert loaded.reward.timeout_s == 7
+    written = config_to_dict(loaded)["reward"]
+    assert set(written) == {field.name for field in fields_of(loaded.reward)}
+    assert (written["retries"], written["retry_wait_s"]) == (3, 0.5)
 
 
 def test_a_flag_replaces_a_list_of_rewards(load):
