@@ -6,7 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
-from dataclasses import fields as fields_of
+from dataclasses import fields
 
 import pytest
 
@@ -142,13 +142,13 @@ def test_several_rewards(load, form):
     assert reward.parts[2].reward.config.answer_key == "b"
 
 
-def test_options_of_all_parts_of_the_reward_together_stand_beside_its_name():
+def test_options_of_all_parts_of_the_reward_together_stand_beside_its_name(load):
     given = ("reward.retries=3", "reward.retry_wait_s=0.5", "reward.timeout_s=7")
     loaded = load(*given, "reward.answer_key=q").config
     assert (loaded.reward.retries, loaded.reward.retry_wait_s) == (3, 0.5)
     assert loaded.reward.timeout_s == 7
     written = config_to_dict(loaded)["reward"]
-    assert set(written) == {field.name for field in fields_of(loaded.reward)}
+    assert set(written) == {field.name for field in fields(loaded.reward)}
     assert (written["retries"], written["retry_wait_s"]) == (3, 0.5)
 
 
