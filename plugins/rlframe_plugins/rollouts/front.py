@@ -150,6 +150,8 @@ class SteppedRollout(RolloutEngine):
                 await self._gate
                 continue
             with self._lock:
+                if self._paused or self._asleep:  # by another thread, since it was looked at
+                    continue
                 if not self.runner.has_work:
                     self._task = None
                     return

@@ -9,7 +9,6 @@ import random
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,9 +115,14 @@ def test_each_is_answered_once_whatever_dies_and_nothing_is_kept(
 ) -> None:
     idle = [lazy(port) for port in ports]
     first = requests(0)
-    check(first, asyncio.run(play(engine, first)))
-    while engine.stats()["router/deaths"] == 0:
-        time.sleep(0.01)
+
+    async def until_noted() -> list[Any]:
+        got = await play(engine, first)
+        while engine.stats()["router/deaths"] == 0:  # found by a check, which this loop runs
+            await asyncio.sleep(0.001)
+        return got
+
+    check(first, asyncio.run(until_noted()))
     assert engine.stats()["router/retries"] > 0
     assert engine.gauges()["router/replicas_up"] == 2
     kept = []
