@@ -25,7 +25,7 @@ ORDER = (
 TOP = {
     "roles": "algorithm", "asking": "algorithm", "parts": "orchestrator", "place": "build",
     "inputs": "build", "anchor": "fit", "fit_api": "fit", "__main__": "cli", "__init__": "public",
-    "deprecations": "errors",
+    "deprecations": "errors", "serving": "interfaces",
 }  # fmt: skip
 """Modules beside the packages, and the part that they are counted with."""
 CELL, LEFT, ABOVE = 22, 110, 96

@@ -19,6 +19,7 @@ _HOME = {
     "ProtocolKit": "protocol_kit",
     "RewardKit": "reward_kit",
     "RolloutKit": "rollout_kit",
+    "SchedulerKit": "scheduler_kit",
     "StrategyKit": "strategy_kit",
     "TransferKit": "transfer_kit",
     "run_ranks": "dist",
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from rlframe.testing.protocol_kit import ProtocolKit
     from rlframe.testing.reward_kit import RewardKit
     from rlframe.testing.rollout_kit import RolloutKit
+    from rlframe.testing.scheduler_kit import SchedulerKit
     from rlframe.testing.strategy_kit import StrategyKit
     from rlframe.testing.transfer_kit import TransferKit
 
@@ -50,6 +52,7 @@ __all__ = [
     "ProtocolKit",
     "RewardKit",
     "RolloutKit",
+    "SchedulerKit",
     "StrategyKit",
     "TransferKit",
     "run_ranks",

@@ -11,8 +11,7 @@ from rlframe.config import SamplingConfig, check_range
 from rlframe.errors import ModelError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.requests import Completion, FinishReason, Request, Sampling
-from rlframe.weights.layout import Layout
-from rlframe_plugins.rollouts.common import (
+from rlframe.serving import (
     StopStrings,
     check_request,
     check_version,
@@ -21,6 +20,7 @@ from rlframe_plugins.rollouts.common import (
     load_tokenizer,
     seed_of,
 )
+from rlframe.weights.layout import Layout
 from rlframe_plugins.rollouts.front import SteppedRollout
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from rlframe.config import SamplingConfig, check_range
 from rlframe.errors import ConfigError, RolloutError
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.requests import Completion, Request
+from rlframe.serving import check_request, load_config
 from rlframe.weights.layout import Layout
-from rlframe_plugins.rollouts.common import check_request, load_config
 from rlframe_plugins.rollouts.http.client import HttpOptions
 from rlframe_plugins.rollouts.http.connection import Address
 from rlframe_plugins.rollouts.http.server import Server

@@ -10,7 +10,7 @@ from rlframe.config import Config as FitConfig
 from rlframe.errors import ConfigError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.requests import Request
-from rlframe_plugins.rollouts.common import check_sampling, load_tokenizer
+from rlframe.serving import check_sampling, load_tokenizer
 from rlframe_plugins.rollouts.http.client import HttpOptions
 from rlframe_plugins.rollouts.http.engine import HttpConfig, HttpRollout
 from rlframe_plugins.rollouts.openai.protocol import Form, OpenAIServer

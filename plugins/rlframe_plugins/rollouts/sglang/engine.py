@@ -14,7 +14,7 @@ from rlframe.config import check_range
 from rlframe.errors import RolloutError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.requests import Request
-from rlframe_plugins.rollouts.common import check_version
+from rlframe.serving import check_version
 from rlframe_plugins.rollouts.http.client import HttpOptions
 from rlframe_plugins.rollouts.http.engine import HttpConfig, HttpRollout
 from rlframe_plugins.rollouts.http.server import Part

@@ -12,8 +12,7 @@ from rlframe.config import SamplingConfig, check_range
 from rlframe.errors import RolloutError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.requests import Completion, Request
-from rlframe.weights.layout import Layout
-from rlframe_plugins.rollouts.common import (
+from rlframe.serving import (
     StopStrings,
     check_request,
     check_version,
@@ -22,6 +21,7 @@ from rlframe_plugins.rollouts.common import (
     load_tokenizer,
     seed_of,
 )
+from rlframe.weights.layout import Layout
 from rlframe_plugins.rollouts.front import SteppedRollout
 from rlframe_plugins.rollouts.torch.arch import Arch
 from rlframe_plugins.rollouts.torch.blocks import BLOCK_TOKENS, BlockPool, blocks_for

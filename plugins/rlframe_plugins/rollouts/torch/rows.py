@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlframe.requests import Completion, FinishReason, Request
-from rlframe_plugins.rollouts.common import StopStrings
+from rlframe.serving import StopStrings
 from rlframe_plugins.rollouts.torch.blocks import BLOCK_TOKENS, blocks_for
 
 __all__ = ["Rows", "Running"]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rlframe import RolloutError
 from rlframe.requests import Completion, FinishReason
-from rlframe_plugins.rollouts.common import StopStrings
+from rlframe.serving import StopStrings
 from rlframe_plugins.rollouts.vllm.frames import Job
 from rlframe_plugins.rollouts.vllm.gauges import Gauges
 

@@ -13,14 +13,14 @@ from rlframe.calling.protocol import Mesh
 from rlframe.errors import SyncError
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.requests import Completion, Request
-from rlframe.weights.layout import Layout
-from rlframe_plugins.rollouts.common import (
+from rlframe.serving import (
     check_request,
     check_version,
     end_ids,
     load_config,
     seed_of,
 )
+from rlframe.weights.layout import Layout
 from rlframe_plugins.rollouts.torch.placing import generation_mesh
 from rlframe_plugins.rollouts.vllm.config import VLLMConfig
 from rlframe_plugins.rollouts.vllm.frames import Job

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlframe import Request, RolloutError
 from rlframe.interfaces.rollout import RolloutSpec
-from rlframe_plugins.rollouts.common import check_version, end_ids, load_config, seed_of
+from rlframe.serving import check_version, end_ids, load_config, seed_of
 from rlframe_plugins.rollouts.http.client import HttpOptions
 from rlframe_plugins.rollouts.http.engine import HttpConfig, HttpRollout
 from rlframe_plugins.rollouts.http.server import Part, Server

@@ -9,9 +9,9 @@ from typing import Any
 from rlframe.config import ModelConfig
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.requests import Completion, Request, Sampling
+from rlframe.serving import load_tokenizer
 from rlframe.testing.http_server import Denied, HttpServer
 from rlframe.testing.rollout_reference import RolloutReference
-from rlframe_plugins.rollouts.common import load_tokenizer
 from rlframe_plugins.rollouts.torch.engine import TorchRollout
 
 KNOWN = {"model", "max_tokens", "temperature", "top_p", "stream", "stop", "seed"}

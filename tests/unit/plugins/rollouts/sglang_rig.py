@@ -12,11 +12,11 @@ import pytest
 from rlframe.config import ModelConfig
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.requests import Completion, Request, Sampling
+from rlframe.serving import load_tokenizer
 from rlframe.testing.fake_sglang import FakeSGLang
 from rlframe.testing.models import tiny_model
 from rlframe.testing.rollout_reference import RolloutReference
 from rlframe.testing.tokenizers import char_tokenizer
-from rlframe_plugins.rollouts.common import load_tokenizer
 from rlframe_plugins.rollouts.sglang.engine import SGLangRollout
 from rlframe_plugins.rollouts.torch.engine import TorchRollout
 

@@ -9,9 +9,7 @@ from rlframe.config import ModelConfig
 from rlframe.errors import ModelError, RolloutError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.requests import Request, Sampling
-from rlframe.testing.models import tiny_model
-from rlframe.testing.tokenizers import char_tokenizer
-from rlframe_plugins.rollouts.common import (
+from rlframe.serving import (
     StopStrings,
     check_request,
     end_ids,
@@ -19,6 +17,8 @@ from rlframe_plugins.rollouts.common import (
     load_tokenizer,
     seed_of,
 )
+from rlframe.testing.models import tiny_model
+from rlframe.testing.tokenizers import char_tokenizer
 
 
 class Pieces:

@@ -1,4 +1,4 @@
-"""What every engine does alike: checks of a request, seeds, and when a response ends."""
+"""What every rollout engine does alike: checks of a request, seeds, when a response ends."""
 
 from __future__ import annotations
 
