@@ -11,6 +11,7 @@ from rlframe.batching.batch import Batch
 from rlframe.batching.columns import Schema
 from rlframe.collecting.entry import GroupEntry, GroupSummary
 from rlframe.interfaces.transfer import Handle, TransferEngine
+from rlframe.recording.engine_figures import joined
 
 __all__ = ["Collected", "Gathered"]
 
@@ -34,6 +35,10 @@ class Gathered:
     """Episodes that a tail policy ended or left out."""
     fault: str = ""
     """What such a reward did, the last time; empty where none failed."""
+    routed: dict[str, float] = field(default_factory=dict)
+    """What the router of this collector has counted since the last answer."""
+    router: dict[str, float] = field(default_factory=dict)
+    """How things stand there."""
 
 
 @dataclass
@@ -46,6 +51,8 @@ class Collected:
     skipped_episodes: int = 0
     late_episodes: int = 0
     fault: str = ""
+    routed: dict[str, float] = field(default_factory=dict)
+    router: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -62,6 +69,8 @@ class Collected:
             skipped_episodes=gathered.skipped_episodes,
             late_episodes=gathered.late_episodes,
             fault=gathered.fault,
+            routed=gathered.routed,
+            router=gathered.router,
         )
         if gathered.groups:
             sizes = [group.rows for group in gathered.groups]
@@ -74,7 +83,8 @@ class Collected:
     @classmethod
     def merge(cls, parts: Iterable[Collected]) -> Collected:
         """What several collectors found, by group id."""
-        out = cls()
+        out, parts = cls(), list(parts)
+        out.routed, out.router = joined(p.routed for p in parts), joined(p.router for p in parts)
         for part in parts:
             out.accepted += part.accepted
             out.refused += part.refused

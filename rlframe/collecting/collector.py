@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from rlframe.interfaces.data import Environment
 from rlframe.interfaces.loop import Tail
 from rlframe.interfaces.rollout import RolloutEngine
 from rlframe.interfaces.transfer import Produced
+from rlframe.recording.engine_figures import growth
 from rlframe.recording.tracing import Tracer
 from rlframe.requests import Completion, Episode, Group, Request, Row
 from rlframe.timeline import SpanLog
@@ -75,6 +76,7 @@ class Collector:
         self.watch(SpanLog(), "collector")
         self._tail, self._all = tail or Tail(), Tail()
         self._playing: dict[int, asyncio.Task[_Played]] = {}
+        self._routed: Mapping[str, float] = {}
 
     @protocol(ONE_TO_ONE)
     def collect(self, rows: Sequence[Row], samples: int = 0) -> Produced:
@@ -126,6 +128,9 @@ class Collector:
             else:
                 out.refused.append(group.row.group_id)
         out.fault, self._fault = self._scorer.take_fault() or self._fault, ""
+        counted, router = self._client.routed()
+        out.routed, self._routed = growth(self._routed, counted), counted
+        out.router = dict(router)
         columns, out.groups = pack_groups(accepted, self._algorithm.schema(), self._prompt_key)
         return Produced(out, columns)
 

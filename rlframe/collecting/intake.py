@@ -91,7 +91,10 @@ class Intake:
         return entry.oldest_version if entry.oldest_version >= 0 else known
 
     def take_figures(self) -> dict[str, float]:
-        """Refused and failed groups and skipped episodes since the last call."""
+        """Refused and failed groups, skipped episodes and requests sent again since the last call.
+
+        Gauges of routers are those of the last answer.
+        """
         figures, self._figures = self._figures, _no_figures()
         self._turned_down, self._fault = 0, ""
         return figures
@@ -205,6 +208,10 @@ class Intake:
         self._figures["collect/failed_groups"] += len(found.failed)
         self._figures["collect/skipped_episodes"] += found.skipped_episodes
         self._figures["collect/late_episodes"] += found.late_episodes
+        for name, value in found.routed.items():
+            name = f"collect/router/{name}"
+            self._figures[name] = self._figures.get(name, 0.0) + value
+        self._figures |= {f"collect/router/{n}": v for n, v in found.router.items()}
         if found.fault:
             self._fault = f". The last fault: {found.fault}"
             self._tell(f"left out and counted: {found.fault}")

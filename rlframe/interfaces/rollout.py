@@ -242,5 +242,12 @@ class RolloutEngine(ABC):
         """
         return {}
 
+    def routed(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        """Counters and gauges of the router in this process that deals requests to replicas.
+
+        Of a role's client alone; what an engine routes to its servers is in its own figures.
+        """
+        return {}, {}
+
     def close(self) -> None:
         """Give back memory and processes."""

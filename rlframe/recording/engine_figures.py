@@ -2,17 +2,17 @@
 
 Counters (``RolloutEngine.stats``) only grow: a step has their growth, summed over the replicas.
 Gauges (``RolloutEngine.gauges``) say how things stand: they are summed over the replicas and
-never subtracted.
+never subtracted. What an engine's router says of the servers behind it is under ``router/``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlframe.interfaces.cluster import WorkerGroup
 
-__all__ = ["EngineFigures", "growth"]
+__all__ = ["EngineFigures", "growth", "joined"]
 
 Figures = Mapping[str, float]
 _COUNTED = ("requests", "preemptions", "prefix_hit_tokens", "prefill_tokens")
@@ -37,8 +37,8 @@ class EngineFigures:
         before = self._before if len(self._before) == len(after) else [{}] * len(after)
         grown = [growth(old, new) for old, new in zip(before, after, strict=True)]
         self._before = [new or old for old, new in zip(before, after, strict=True)]
-        gauges = _summed([one or {} for one in rollout.call("gauges").result()])
-        found = _of_step(_summed(grown)) | gauges
+        gauges = joined([one or {} for one in rollout.call("gauges").result()])
+        found = _of_step(joined(grown)) | gauges
         return {f"rollout/{name}": value for name, value in found.items()}
 
 
@@ -49,17 +49,21 @@ def growth(before: Figures, after: Figures) -> dict[str, float]:
     return {name: value - before.get(name, 0.0) for name, value in after.items()}
 
 
-def _summed(parts: Sequence[Figures]) -> dict[str, float]:
+def joined(parts: Iterable[Figures]) -> dict[str, float]:
+    """Sums; of replicas that are up the fewest that a router sees, since routers share them."""
     total: dict[str, float] = {}
     for part in parts:
         for name, value in part.items():
-            total[name] = total.get(name, 0.0) + value
+            if name.endswith("replicas_up"):
+                total[name] = min(total.get(name, value), value)
+            else:
+                total[name] = total.get(name, 0.0) + value
     return total
 
 
 def _of_step(grown: Figures) -> dict[str, float]:
     """Counts as they are, and rates where there was something to divide by."""
-    out = {name: grown[name] for name in _COUNTED if name in grown}
+    out = {n: v for n, v in grown.items() if n in _COUNTED or n.startswith("router/")}
     busy = grown.get("busy_s", 0.0)
     if busy > 0:
         out["busy_s"] = busy

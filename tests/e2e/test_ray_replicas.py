@@ -84,6 +84,25 @@ async def noted(response: str, prompt: str, folder: str) -> float:
     return float(len(set(response)))
 
 
+def check_figures(run: Path, replicas: int) -> None:
+    """Each step says what engines and router did and hold; the death is counted where it was."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+    steps = [row for row in rows if "timing_s/step" in row]
+    assert len(steps) == 4
+    for row in steps:
+        assert (
+            row["rollout/running"] == row["rollout/waiting"] == row["rollout/kv_used_tokens"] == 0
+        )
+        assert row["rollout/kv_total_tokens"] > 0
+        assert 0 <= row["rollout/prefix_hit_ratio"] < 1
+        assert row["rollout/tokens_per_s"] > 0
+        assert row["collect/router/waiting"] == 0
+        assert sum(name.startswith("collect/router/open/") for name in row) == replicas
+    for name in ("retries", "deaths", "returns"):
+        assert sum(row[f"collect/router/{name}"] for row in steps) >= 1
+    assert steps[-1]["collect/router/replicas_up"] == replicas
+
+
 FORMS = {
     "alone": ({"devices": 2}, {}, {}, "rollout replica 1 on"),
     "pairs": (
@@ -116,6 +135,7 @@ def test_a_killed_replica_is_replaced_while_the_run_goes_on(form: str, tmp_path:
     done = rlframe.fit(**given)
     assert (done.summary["steps"], done.summary["restarts"]) == (4, [])
     assert Counter((folder / "scored").read_text().split()) == {f"a{n}b": 2 for n in range(16)}
+    check_figures(done.run_dir, pool["devices"] // rollout.get("tensor_parallel", 1))
     lost, back = done.summary["replicas"]
     assert named in lost
     assert "died" in lost

@@ -96,13 +96,15 @@ class Router:
         self._fleet.lose(replica, why)
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start, and what each replica has open now."""
+        """Counters since the start: requests that were sent again; replicas lost and come back."""
+        return self._fleet.counts | {"retries": float(self._retries)}
+
+    def gauges(self) -> dict[str, float]:
+        """How things stand: replicas that take requests, requests without one and open at each."""
         places = self._fleet.places
         return {
-            **self._fleet.counts,
-            "retries": float(self._retries),
             "replicas_up": float(len(self._fleet.up)),
-            "waiting": float(sum(one.place is None for one in self._open.values())),
+            "waiting": float(sum(one.place is None for one in list(self._open.values()))),
             **{f"open/{place.replica.name}": float(len(place.attempts)) for place in places},
         }
 

@@ -58,6 +58,9 @@ class Host(WorkerGroup):
         columns, summaries = pack_groups(kept, SCHEMA)
         gathered = Gathered(summaries, refused=[r.group_id for r in rows if r.group_id in
                                                 self.refuses], skipped_episodes=1)  # fmt: skip
+        # The first collector's router has lost a replica; the other one has not seen it yet.
+        gathered.routed = {"retries": 2.0}
+        gathered.router = {"replicas_up": 2.0 - min(r.group_id % 2 for r in rows), "waiting": 1.0}
         return gathered, self.transfer.put(columns)
 
     def validate(self, rows):
@@ -97,6 +100,9 @@ def test_groups_of_several_collectors_are_one_collection(count):
     assert [entry.group_id for entry in collected.accepted] == [4, 5, 7]
     assert collected.refused == [6]
     assert collected.skipped_episodes == len(asked)
+    assert collected.routed == {"retries": 2.0 * len(asked)}
+    fewest = 2.0 if count == 1 else 1.0
+    assert collected.router == {"replicas_up": fewest, "waiting": len(asked)}
     for entry in collected.accepted:
         assert entry.batch["response_text"] == [f"answer {entry.group_id}"] * 2
         assert entry.batch["group_ids"].tolist() == [entry.group_id] * 2

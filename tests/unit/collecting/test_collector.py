@@ -12,6 +12,7 @@ from rlframe.requests import Episode, Row, Sampling, Segment
 from rlframe.rewards import Scorer
 from rlframe.rewards.function import FunctionReward
 from rlframe.rewards.scorer import WeightedReward
+from tests.unit.collecting.routed import Routed
 
 
 class Answers(Environment):
@@ -45,7 +46,7 @@ def collect(made, rows=2, rewards=()):
     environment = Answers()
     environment.made = made
     collector = Collector(
-        Algorithm(samples_per_prompt=2), environment, Scorer(rewards), client=None, seed=3
+        Algorithm(samples_per_prompt=2), environment, Scorer(rewards), client=Routed(), seed=3
     )
     try:
         return collector.collect([Row((1,), {}, n, Sampling()) for n in range(rows)]).value
@@ -90,3 +91,17 @@ def test_without_any_reward_every_episode_stays():
     """A reward model scores them later, or the method reads none."""
     found = collect(lambda request: Episode(request, [segment()], "stop"))
     assert [len(group.episodes) for group in found.groups] == [2, 2]
+
+
+def test_what_the_router_counted_since_the_last_answer_comes_with_the_groups():
+    """And how things stand there; nothing is told twice."""
+    environment, client = Answers(), Routed()
+    environment.made = lambda request: Episode(request, [segment()], "stop")
+    collector = Collector(Algorithm(), environment, Scorer([]), client, seed=3)
+    found = []
+    for number, retries in enumerate((2.0, 2.0, 5.0)):
+        client.counters, client.gauges = {"retries": retries}, {"replicas_up": 3.0 - number}
+        found.append(collector.collect([Row((1,), {}, number, Sampling())]).value)
+    collector.close()
+    assert [one.routed for one in found] == [{"retries": n} for n in (2.0, 0.0, 3.0)]
+    assert [one.router for one in found] == [{"replicas_up": n} for n in (3.0, 2.0, 1.0)]

@@ -137,3 +137,23 @@ def test_open_prompts_are_saved_and_played_again_first():
     assert again.born == {0: 4, 1: 4, 2: 4}
     row = again._open[0]
     assert (row.prompt_ids, row.columns, row.source) == ((1, 2), {"a": 0}, "file:0")
+
+
+def test_a_steps_figures_have_what_its_answers_say_of_routers():
+    """Counts add up, gauges are those of the last answer."""
+    player = FakePlayer(refuse=[0])
+    said = iter([({"retries": 1.0}, {"waiting": 4.0}), ({"retries": 2.0}, {"waiting": 0.0})])
+    plain = player._answer
+
+    def answer(groups):
+        future = plain(groups)
+        future.result().routed, future.result().router = next(said)
+        return future
+
+    player._answer = answer
+    made = intake(player)
+    made.fill(1)
+    figures = made.take_figures()
+    assert figures["collect/router/retries"] == 3
+    assert figures["collect/router/waiting"] == 0
+    assert "collect/router/retries" not in made.take_figures()

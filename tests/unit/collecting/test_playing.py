@@ -11,6 +11,7 @@ from rlframe.interfaces.data import Environment
 from rlframe.requests import Episode, Row, Sampling, Segment
 from rlframe.rewards import Scorer
 from rlframe.timeline import SpanLog
+from tests.unit.collecting.routed import Routed
 
 
 class Flaky(Environment):
@@ -33,7 +34,7 @@ class Flaky(Environment):
 
 def collect(environment: Environment, log: SpanLog | None = None, **options):
     scorer = Scorer([], retry_wait_s=0.0, **options)
-    collector = Collector(Algorithm(samples_per_prompt=2), environment, scorer, None, seed=3)
+    collector = Collector(Algorithm(samples_per_prompt=2), environment, scorer, Routed(), seed=3)
     if log is not None:
         collector.watch(log, "collector")
     try:

@@ -13,9 +13,10 @@ from rlframe.errors import DataError
 from rlframe_algorithms.grpo import GRPO
 from rlframe_algorithms.sft import SFT
 from tests.e2e.small import make_model
+from tests.unit.collecting.routed import Routed
 
 
-class Client:
+class Client(Routed):
     """Answers with the tokens of the prompt, backwards."""
 
     async def generate(self, request):

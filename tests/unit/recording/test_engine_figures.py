@@ -62,6 +62,25 @@ def test_a_replica_that_is_away_or_new_takes_nothing_from_the_others():
     assert figures.take(engines)["rollout/tokens_per_s"] == 7.0
 
 
+def test_a_router_within_an_engine_is_heard():
+    """Its counts are a step's; what is up is as few as one of the routers can reach."""
+    engines, figures = Engines(), EngineFigures()
+    engines.stats = [{"router/retries": 3.0, "router/deaths": 1.0}, {"router/retries": 1.0}]
+    engines.gauges = [
+        {"router/replicas_up": 2.0, "router/open/a": 1.0},
+        {"router/replicas_up": 3.0, "router/open/a": 2.0},
+    ]
+    assert figures.take(engines) == {
+        "rollout/router/retries": 4.0,
+        "rollout/router/deaths": 1.0,
+        "rollout/router/replicas_up": 2.0,
+        "rollout/router/open/a": 3.0,
+    }
+    engines.stats[0]["router/retries"] = 5.0
+    again = figures.take(engines)
+    assert (again["rollout/router/retries"], again["rollout/router/deaths"]) == (2.0, 0.0)
+
+
 def test_idle_or_silent_engines_give_no_rates():
     engines, figures = Engines(), EngineFigures()
     assert figures.take(engines) == {}

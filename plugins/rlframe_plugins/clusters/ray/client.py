@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import ray
 
 from rlframe.interfaces.rollout import RolloutEngine
+from rlframe.recording.engine_figures import joined
 from rlframe.requests import Completion, Request
 from rlframe.weights.layout import Layout
 from rlframe_plugins.clusters.ray.failures import translate
@@ -88,12 +89,16 @@ class RayRollout(RolloutEngine):
         return int(min(self._all("version"), default=-1))
 
     def stats(self) -> dict[str, float]:
-        """Sums over the replicas, and the router's own under ``router/``."""
-        total: dict[str, float] = {}
-        for one in self._all("stats"):
-            for name, value in one.items():
-                total[name] = total.get(name, 0.0) + value
-        return total | {f"router/{name}": value for name, value in self._router.stats().items()}
+        """Sums over the replicas; what the router counted is in :meth:`routed`."""
+        return joined(self._all("stats"))
+
+    def gauges(self) -> dict[str, float]:
+        """The same."""
+        return joined(self._all("gauges"))
+
+    def routed(self) -> tuple[dict[str, float], dict[str, float]]:
+        """See :class:`RolloutEngine`: of the router in this process."""
+        return self._router.stats(), self._router.gauges()
 
     def close(self) -> None:
         """End the streams; the engines belong to their workers."""

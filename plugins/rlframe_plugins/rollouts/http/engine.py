@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["HttpConfig", "HttpRollout"]
 
 T = TypeVar("T")
-_COUNTED = ("deaths", "returns", "retries")
-"""Of the router's figures those that never fall."""
 
 
 @dataclass(frozen=True)
@@ -159,12 +157,13 @@ class HttpRollout(RolloutEngine):
             own = {**self._counters, "busy_s": self._busy_s + running}
         self._look()
         shown = _sums(server.shown.counters for server in self._servers)
-        return own | shown | self._routed(counted=True)
+        return own | shown | _routed(self._router.stats())
 
     def gauges(self) -> dict[str, float]:
         """What the servers show of themselves, of which the first of several workers speaks."""
         self._look()
-        return _sums(server.shown.gauges for server in self._servers) | self._routed(counted=False)
+        shown = _sums(server.shown.gauges for server in self._servers)
+        return shown | _routed(self._router.gauges())
 
     def close(self) -> None:
         """End every request, and close the connections."""
@@ -215,10 +214,6 @@ class HttpRollout(RolloutEngine):
     async def _looked(self) -> None:
         await asyncio.gather(*(server.look() for server in self._servers))
 
-    def _routed(self, *, counted: bool) -> dict[str, float]:
-        found = self._router.stats().items()
-        return {f"router/{name}": value for name, value in found if (name in _COUNTED) == counted}
-
     def _check(self, request: Request) -> None:
         """Raise RolloutError for what cannot be served."""
         if self._asleep:
@@ -262,6 +257,10 @@ def _sums(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for name, value in part.items():
             total[name] = total.get(name, 0.0) + value
     return total
+
+
+def _routed(figures: Mapping[str, float]) -> dict[str, float]:
+    return {f"router/{name}": value for name, value in figures.items()}
 
 
 def _is_error(found: Any) -> bool:

@@ -121,7 +121,7 @@ def test_requests_wait_for_the_only_replica_and_it_is_welcomed_first() -> None:
         replicas[0].die()
         task = asyncio.create_task(router.generate(request))
         await asyncio.sleep(60)
-        assert router.stats()["waiting"] == 1
+        assert router.gauges()["waiting"] == 1
         replicas[0].rise()
         return await task
 
@@ -227,4 +227,4 @@ def test_it_outlives_event_loops() -> None:
         request = ask()
         whole(request, run_in_virtual_time(router.generate(request)))
     assert not any(one.running for one in replicas)
-    assert router.stats()["waiting"] == 0
+    assert router.gauges()["waiting"] == 0

@@ -87,4 +87,4 @@ def test_each_request_is_answered_once_whatever_happens(
             whole(request, got)
         assert list(got.token_ids) == expected(request, len(got.token_ids))
     assert not any(one.running for one in replicas)
-    assert router.stats()["waiting"] == 0
+    assert router.gauges()["waiting"] == 0
