@@ -54,29 +54,38 @@ def _units(algo: str, policy: str, critic: str, work: Workload) -> tuple[Unit, .
 
 
 def search_times(large: bool, quick: bool = False) -> list[Row]:
-    """Seconds of the exact search, from nothing to the plan, with growth."""
-    cases = [("ppo", n) for n in (2, 4, 8, 16, 32, 64)] + [("safe-rlhf", 16)]
-    cases += [("safe-rlhf", 128)] if large else []
-    cases = [case for case in cases if case in (("ppo", 2), ("ppo", 16))] if quick else cases
-    rows, catalogue = [], load_catalogue()
-    for algo, nodes in cases:
-        work = Workload(minibatch_prompts=128)
-        hardware = parse_hardware(f"{nodes}x8:a100-80g", catalogue)
-        wall, cpu = time.perf_counter(), time.process_time()
-        planned = make_plans(
-            _units(algo, "llama-2-7b", "llama-2-7b", work), hardware, work, plans=1
-        )
-        rows.append(
-            {
-                "algo": algo,
-                "devices": nodes * 8,
-                "wall_s": time.perf_counter() - wall,
-                "cpu_s": time.process_time() - cpu,
-                "step_s": planned.plans[0].seconds,
-                "plan": summary(planned.plans[0]),
-            }
-        )
-    return rows
+    """Seconds of the exact search, from nothing to the plan, with growth.
+
+    The large ones: small and whole minibatches, a larger model, and a rollout that runs ahead.
+    """
+    cases = [("ppo", "llama-2-7b", n, 128, None) for n in (2, 4, 8, 16, 32, 64)]
+    if quick:
+        cases = [case for case in cases if case[2] in (2, 16)]
+    else:
+        cases.append(("safe-rlhf", "llama-2-7b", 16, 128, None))
+    if large:
+        for model in ("llama-2-7b", "llama-2-13b", "llama-2-70b"):
+            cases += [("safe-rlhf", model, 128, b, s) for b in (128, None) for s in (None, 1)]
+    return [_searched(*case) for case in cases]
+
+
+def _searched(algo: str, model: str, nodes: int, batch: int | None, staleness: int | None) -> Row:
+    work = Workload(minibatch_prompts=batch) if batch else Workload()
+    hardware = parse_hardware(f"{nodes}x8:a100-80g", load_catalogue())
+    wall, cpu = time.perf_counter(), time.process_time()
+    units = _units(algo, model, model, work)
+    planned = make_plans(units, hardware, work, Wishes(staleness=staleness), plans=1)
+    return {
+        "algo": algo,
+        "model": model,
+        "devices": nodes * 8,
+        "minibatch_prompts": batch,
+        "staleness": staleness,
+        "wall_s": time.perf_counter() - wall,
+        "cpu_s": time.process_time() - cpu,
+        "step_s": planned.plans[0].seconds,
+        "plan": summary(planned.plans[0]),
+    }
 
 
 def reported_placements(overhead: float = 1.0) -> Row:
@@ -192,8 +201,8 @@ def targets_of(results: Row) -> list[Row]:
     rows = [("PPO on 128 devices, seconds of one core", ppo["cpu_s"], 1.0, ppo["cpu_s"] < 1.0)]
     large = [r for r in results["search"] if r["devices"] == 1024]
     if large:
-        taken = large[0]["cpu_s"]
-        name = "Safe-RLHF on 1,024 devices, seconds of one core"
+        taken = max(r["cpu_s"] for r in large)
+        name = f"Safe-RLHF on 1,024 devices, seconds of one core, worst of {len(large)}"
         rows.append((name, taken, 10.0, taken < 10.0))
     worst = max(abs(r["error"]) for r in results["memory"])
     rows.append(("memory formulas, worst error", worst, 0.1, worst <= 0.1))

@@ -70,6 +70,14 @@ class SetFronts:
             total[:, 3] = 0.0
         return np.asarray(total)
 
+    def others(self, members: tuple[int, ...], grains: Ints) -> Floats:
+        """(k, 4): least seconds of the other units on what ``grains`` (k,) of the set leave."""
+        least = np.zeros((len(grains), 4))
+        for unit in set(range(len(self.problem.names))) - set(members):
+            own = self._least[unit][np.maximum(self.problem.grains - grains, 0), :3]
+            least[:, :3] = np.maximum(least[:, :3], own)
+        return least
+
     def _keep(self, rows: Floats, ways: Ints, members: tuple[int, ...], grains: int) -> SetFront:
         """Rows that fit, may win, and are not beaten."""
         fits = rows[:, _RESIDENT] + rows[:, _WORKING] <= self.problem.capacity
@@ -233,5 +241,6 @@ def set_table(fronts: SetFronts, members: tuple[int, ...]) -> SetTable | None:
     ways = np.concatenate([f.ways for f in by_size.values()])
     columns = problem.objective.columns(seconds, has_policy)
     host = np.concatenate([f.rows[:, _HOST] for f in by_size.values()]) * problem.one_host
-    best = front(np.column_stack([grains, columns, host]))
+    least = np.maximum(columns[:, :4], fronts.others(members, grains))
+    best = front(np.column_stack([grains, least, columns[:, 4:], host]))
     return SetTable(members, grains[best], columns[best], ways[best], host[best])

@@ -220,17 +220,18 @@ class Search:
             states = self._join(states, tables[index], rest, limit)
             if not len(states.used):
                 return None
-        values = self.problem.objective.value(states.joined)
-        winner = int(np.lexsort((states.used, values))[0])
-        if not values[winner] < limit:
-            return None
-        rows = dict(zip(order, states.picks[winner].tolist(), strict=True))
-        return self._found(float(values[winner]), partition, tables, rows)
+        value = float(self.problem.objective.value(states.joined)[0])
+        rows = dict(zip(order, states.picks[0].tolist(), strict=True))
+        return self._found(value, partition, tables, rows)
 
     def _join(
         self, states: _States, table: SetTable, rest: Sequence[SetTable], limit: float
     ) -> _States:
-        """Add one set to every state; drop what cannot fit, cannot win, or is beaten."""
+        """Add one set to every state; drop what cannot fit, cannot win, or is beaten.
+
+        States are compared by what they come to at the least with the rest: seconds that another
+        set will exceed in any case are no difference. Of the last set only the best one stays.
+        """
         free = self.problem.grains - sum(t.fewest for t in rest)
         host = self.problem.host_capacity - sum(float(t.host.min()) for t in rest)
         fits = states.used[:, None] + table.grains[None] <= free
@@ -240,9 +241,13 @@ class Search:
         optimistic = columns
         for other in rest:
             optimistic = np.maximum(optimistic, other.least_on(free + other.fewest - total))
-        alive = self.problem.objective.value(optimistic) < limit
-        i, j, total, columns, away = i[alive], j[alive], total[alive], columns[alive], away[alive]
-        best = front(np.column_stack([total, columns, away]))
+        values = self.problem.objective.value(optimistic)
+        alive = np.flatnonzero(values < limit)
+        if rest:
+            kept = front(np.column_stack([total[alive], optimistic[alive], away[alive]]))
+        else:
+            kept = np.lexsort((total[alive], values[alive]))[:1]
+        best = alive[kept]
         picks = np.column_stack([states.picks[i[best]], j[best]])
         return _States(total[best], columns[best], away[best], picks)
 
