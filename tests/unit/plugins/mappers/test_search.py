@@ -31,6 +31,17 @@ def test_front_keeps_exactly_what_nothing_beats(seed):
     assert values == {r for r in distinct if not beaten(r)}
 
 
+def test_front_of_more_rows_than_blocks():
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 30, (3000, 3)).astype(float)
+    rows = np.column_stack([rows, 90 - rows.sum(axis=1) + rng.integers(0, 9, 3000)])
+    kept = front(rows)
+    distinct = np.unique(rows, axis=0)
+    alive = [not ((distinct <= r).all(1) & (distinct != r).any(1)).any() for r in distinct]
+    assert 512 < len(kept) < len(distinct)
+    np.testing.assert_array_equal(rows[kept], distinct[alive])
+
+
 @pytest.mark.parametrize("away", [False, True])
 @pytest.mark.parametrize("block", range(20))
 def test_equal_to_brute_force(block, away):
