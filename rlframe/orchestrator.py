@@ -26,11 +26,11 @@ from rlframe.interfaces.checkpoint import SyncStats
 from rlframe.learning.advantages import add_advantages, columns_read
 from rlframe.parts import Parts
 from rlframe.recording.engine_figures import EngineFigures
+from rlframe.recording.memory import peak_memory_gb
 from rlframe.recording.metrics import (
     ROLE_PREFIX,
     Stopwatch,
     batch_metrics,
-    peak_memory_gb,
     score_metrics,
     staleness_metrics,
 )

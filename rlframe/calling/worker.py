@@ -15,7 +15,7 @@ from rlframe.batching.batch import Batch
 from rlframe.batching.plan import UpdatePlan
 from rlframe.calling.protocol import ONE_TO_ALL, Protocol, protocol_of
 from rlframe.config import Selected
-from rlframe.errors import MethodFault, RlframeError, WorkerError
+from rlframe.errors import EngineError, MethodFault, RlframeError, WorkerError
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.interfaces.strategy import RankInfo
@@ -136,12 +136,21 @@ class Worker:
 
 
 def _noted(engine: Any, busy: Busy) -> Callable[[Request], Awaitable[Completion]]:
-    """The engine's ``generate``, its open requests noted as one stretch of work."""
+    """The engine's ``generate``, its open requests noted as one stretch of work.
+
+    Whatever it raises is the engine's: nobody takes it for a fault of the environment.
+    """
     plain = engine.generate
 
     async def generate(request: Request) -> Completion:
         with busy.work():
-            done: Completion = await plain(request)
+            try:
+                done: Completion = await plain(request)
+            except RlframeError:
+                raise
+            except Exception as error:
+                what = f"{type(engine).__name__}: {type(error).__name__}: {error}"
+                raise EngineError(what) from error
             busy.made(len(done.token_ids), max(done.versions, default=-1))
             return done
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -41,13 +42,13 @@ def timeline(arguments: argparse.Namespace) -> int:
     found = report(spans)
     title = f"{Path(arguments.run_dir).name}: {found.steps} steps, {found.seconds:.2f} s"
     text = _text(title, found)
+    print(json.dumps(_figures(found)) if arguments.json else text)
     if arguments.html:
         _write(arguments.html, page(title, spans, found, text))
     if arguments.svg:
         _write(arguments.svg, gantt(spans, found))
     if arguments.chrome:
         _write(arguments.chrome, json.dumps(trace(spans)))
-    print(json.dumps(_figures(found)) if arguments.json else text)
     return 0
 
 
@@ -71,6 +72,7 @@ def _write(path: str, text: str) -> None:
         replace_text(Path(path), text)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+    print(f"written: {path}", file=sys.stderr)
 
 
 def _figures(found: Report) -> dict[str, Any]:
@@ -93,10 +95,16 @@ def _text(title: str, found: Report) -> str:
         lines.append(f"{name:<14}{use.lanes:>6}{1 - use.idle:>7.0%}{use.idle:>7.0%}  {stages}")
     total = sum(found.path_s.values())
     by_stage = sorted(found.path_s.items(), key=lambda one: -one[1])
-    stages = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in by_stage)
+    stages = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in by_stage if _shows(seconds))
     lines.append(f"critical path: {total:.2f} of {found.seconds:.2f} s: {stages}")
     rest = sorted(found.rest_s.items(), key=lambda one: -one[1])
     if rest:
-        words = ", ".join(f"{stage or 'nothing'} {seconds:.2f} s" for stage, seconds in rest)
+        shown = ((stage or "nothing", seconds) for stage, seconds in rest if _shows(seconds))
+        words = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in shown)
         lines.append(f"beside it the controller: {words}")
     return "\n".join(lines)
+
+
+def _shows(seconds: float) -> bool:
+    """Whether it is more than nothing, as it is printed."""
+    return seconds >= 0.005

@@ -19,6 +19,7 @@ from rlframe.calling.protocol import (
 )
 from rlframe.errors import ConfigError
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
+from rlframe.recording.memory import device_peak_gb, peak_memory_gb
 from rlframe.recording.mfu import device_peak
 from rlframe.recording.profiling import TorchProfile
 from rlframe.weights.layout import Layout, Plan
@@ -199,6 +200,11 @@ class ModelEngine(ABC):
     def peak_flops(self) -> float:
         """Operations a second that this rank's device can do, 0 where that is not known."""
         return device_peak(self.rank.device)
+
+    @protocol(ONE_TO_ALL)
+    def peak_memory(self) -> tuple[float, float]:
+        """The most that this process and its device have held, GB; the second is 0 on a CPU."""
+        return peak_memory_gb(), device_peak_gb(self.rank.device)
 
     @protocol(ONE_TO_ALL)
     def profile(self, folder: Path | None) -> None:

@@ -5,8 +5,6 @@ Lengths are sums of masks, in tokens; times are in seconds.
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -24,7 +22,6 @@ __all__ = [
     "ROLE_PREFIX",
     "Stopwatch",
     "batch_metrics",
-    "peak_memory_gb",
     "score_metrics",
     "staleness_metrics",
     "validation_metrics",
@@ -143,12 +140,6 @@ def staleness_metrics(groups: Sequence[GroupSummary], version: int) -> dict[str,
         "training/staleness/mean": float(np.mean(ages)),
         "training/staleness/max": float(max(ages)),
     }
-
-
-def peak_memory_gb() -> float:
-    """The most memory that this process has held so far, GB (2**30 bytes)."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**30 if sys.platform == "darwin" else peak / 2**20
 
 
 def validation_metrics(groups: Sequence[Group] | Sequence[GroupSummary]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""``perf/mfu`` of a run's steps; see :mod:`rlframe.recording.mfu`."""
+"""``perf/mfu`` of a run's steps (:mod:`rlframe.recording.mfu`), and the memory of its workers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ class Utilisation:
         self._peak: float | None = None
         self._shape: Shape | None = None
         self._flops = 0.0
+        self._memory: list[tuple[float, float]] = []
 
     def updated(self, batch: Batch, epochs: int) -> None:
-        """Count an update."""
+        """Count an update; ask each rank for the most memory that it has held."""
+        self._memory = self._group.call("peak_memory").result()
         if self._peak is None:
             self._peak = sum(self._group.call("peak_flops").result())
             self._shape = _shape_at(self._path)
@@ -29,11 +31,18 @@ class Utilisation:
             self._flops += update_flops(self._shape, batch, epochs)
 
     def figures(self, seconds: float) -> dict[str, float]:
-        """``perf/mfu`` of the updates since the last call, which took so long; {} if not known."""
+        """Of the updates since the last call, which took so long; without what is not known.
+
+        The memory is that of the rank which held most, since the run began.
+        """
         flops, self._flops = self._flops, 0.0
-        if not (flops and seconds and self._peak):
-            return {}
-        return {"perf/mfu": flops / seconds / self._peak}
+        found = {}
+        if flops and seconds and self._peak:
+            found["perf/mfu"] = flops / seconds / self._peak
+        for name, peaks in zip(("worker", "device"), zip(*self._memory, strict=True), strict=False):
+            if max(peaks):
+                found[f"perf/{name}_memory_peak_gb"] = max(peaks)
+        return found
 
 
 def _shape_at(path: str) -> Shape | None:

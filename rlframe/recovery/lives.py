@@ -137,6 +137,8 @@ def _tell_of_signal(run: Orchestrator, place: RunPlace) -> None:
 def _restore(built: Built, snapshot: Snapshot) -> None:
     """Put a snapshot's state into every part of a run."""
     run = built.orchestrator
+    if snapshot.foreign:
+        _say(snapshot.foreign)
     state = snapshot.state()
     for role in run.algorithm.roles():
         if role.trained:

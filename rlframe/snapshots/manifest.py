@@ -14,7 +14,15 @@ from rlframe import __version__
 from rlframe.errors import SnapshotError
 from rlframe.snapshots.durable import files_below
 
-__all__ = ["FORMAT", "MANIFEST", "Manifest", "read_manifest", "verify", "write_manifest"]
+__all__ = [
+    "FORMAT",
+    "MANIFEST",
+    "Manifest",
+    "library_versions",
+    "read_manifest",
+    "verify",
+    "write_manifest",
+]
 
 FORMAT = 2
 """Version of the files' meaning; another one is refused."""
@@ -39,7 +47,7 @@ def write_manifest(directory: Path, step: int, world: int) -> Manifest:
         path.relative_to(directory).as_posix(): [path.stat().st_size, _sha256(path)]
         for path in files_below(directory)
     }
-    manifest = Manifest(FORMAT, step, world, _versions(), files)
+    manifest = Manifest(FORMAT, step, world, library_versions(), files)
     body = asdict(manifest)
     text = json.dumps({**body, "sha256": _body_hash(body)}, indent=1, sort_keys=True)
     (directory / MANIFEST).write_text(text, encoding="utf-8")
@@ -104,7 +112,8 @@ def _writer(body: Mapping[str, Any]) -> str:
     return str(versions.get("rlframe", "?")) if isinstance(versions, dict) else "?"
 
 
-def _versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
+    """What a snapshot depends on, by name."""
     import torch
 
     return {"rlframe": __version__, "python": platform.python_version(), "torch": torch.__version__}

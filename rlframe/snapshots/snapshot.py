@@ -12,14 +12,14 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rlframe.errors import SnapshotError
 from rlframe.snapshots.codec import decode_state, encode_state
 from rlframe.snapshots.durable import files_below, sync_directory, sync_file
-from rlframe.snapshots.manifest import verify, write_manifest
+from rlframe.snapshots.manifest import library_versions, verify, write_manifest
 from rlframe.snapshots.rng import rng_state, set_rng_state
 
 __all__ = [
@@ -40,11 +40,28 @@ _STATE, _TENSORS = "state.json", "state.safetensors"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One snapshot that was found whole; ``world`` is the number of ranks that wrote it."""
+    """One snapshot that was found whole; ``world`` is the number of ranks that wrote it.
+
+    ``versions`` are those of the libraries that did.
+    """
 
     path: Path
     step: int
     world: int
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def foreign(self) -> str:
+        """What is said of libraries that are not those which wrote it; empty where all are."""
+        here = library_versions()
+        wrote = {name: v for name, v in self.versions.items() if here.get(name) != v}
+        others = [f"{name} {v} (here {here.get(name, 'none')})" for name, v in wrote.items()]
+        if not others:
+            return ""
+        return (
+            f"{self.path} was written with {', '.join(others)}: the run goes on from the same "
+            "state, and its numbers may differ in their last bits from here on"
+        )
 
     def state(self) -> Any:
         """What was given to ``save`` as state. Raises SnapshotError."""
@@ -62,7 +79,7 @@ class Snapshot:
 def load_snapshot(path: Path) -> Snapshot:
     """A snapshot, every file checked. Raises SnapshotError naming the file that is wrong."""
     manifest = verify(path)
-    return Snapshot(path, manifest.step, manifest.world)
+    return Snapshot(path, manifest.step, manifest.world, manifest.versions)
 
 
 @dataclass(frozen=True)

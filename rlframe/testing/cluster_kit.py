@@ -220,6 +220,7 @@ class ClusterKit:
             with pytest.raises(WorkerError, match=r"hang is not done after 3 s") as e:
                 started.call("policy", "hang", 600.0)
             assert e.value.role == "policy"
+            assert e.value.mendable
             assert "hang_in_a_loop" in e.value.remote
             assert "hang_in_a_loop" in capfd.readouterr().err
             started.cluster.close()

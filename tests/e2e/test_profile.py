@@ -21,3 +21,6 @@ def test_chosen_steps_are_profiled_and_every_step_has_its_share_of_the_peak(tmp_
     shares = [line["perf/mfu"] for line in lines if "timing_s/step" in line]
     assert len(shares) == 4
     assert all(0 < share < 1 for share in shares)
+    peaks = [line["perf/worker_memory_peak_gb"] for line in lines if "timing_s/step" in line]
+    assert 0.05 < peaks[0] <= peaks[-1] == max(peaks)
+    assert not any("perf/device_memory_peak_gb" in line for line in lines)  # on a CPU

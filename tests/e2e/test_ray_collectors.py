@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import rlframe
-from rlframe.errors import RewardError, RlframeError
+from rlframe.errors import RewardError
 from rlframe.interfaces.loop import Sampler, Scheduler
-from tests.e2e.small import make_model, make_questions, options
+from tests.e2e.small import letters, make_model, make_questions, options
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600), pytest.mark.usefixtures("one_ray")]
@@ -58,20 +60,30 @@ def late_fault(response: str) -> float:
     raise ZeroDivisionError(f"my reward met {response!r}")
 
 
-def kill_collector(response: str) -> float:
-    """As if the machine's memory had run out."""
-    os.kill(os.getpid(), 9)
-    return 0.0
-
-
 def test_a_fault_in_a_reward_is_the_same_clear_error(inputs, tmp_path):
     with pytest.raises(RewardError, match="'late_fault' raised ZeroDivisionError: my reward met"):
         rlframe.fit(**given(inputs, tmp_path, "fault", reward=late_fault))
 
 
-def test_a_dead_collector_is_an_error_that_names_it(inputs, tmp_path):
-    with pytest.raises(RlframeError, match=r"collector.*(died|dead|killed|ended)"):
-        rlframe.fit(**given(inputs, tmp_path, "dead", reward=kill_collector))
+def test_a_dead_collector_is_named_and_started_again(inputs, tmp_path):
+    """Killed where it plays and scores, as if the machine's memory had run out."""
+    mark = tmp_path / "killed"
+
+    def kills_once(response: str) -> float:
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), 9)
+        return letters(response)
+
+    asked = given(inputs, tmp_path, "dead", reward=kills_once)
+    asked["run"] |= {"max_restarts": 1, "restart_wait_s": 0.0}
+    done = rlframe.fit(**asked)
+    assert (done.summary["status"], done.summary["steps"]) == ("finished", 2)
+    (restart,) = done.summary["restarts"]
+    assert re.search(r"collector.*(died|dead|killed|ended)", restart["reason"])
+    groups = [json.loads(line)["group_id"] for text in dumped(done.run_dir)
+              for line in text.splitlines()]  # fmt: skip
+    assert Counter(groups) == dict.fromkeys(range(8), 2)
 
 
 SCRIPT = """

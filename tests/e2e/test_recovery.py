@@ -19,6 +19,7 @@ from rlframe.orchestrator import Orchestrator
 from rlframe.snapshots.snapshot import SnapshotStore
 from rlframe_algorithms.grpo import GRPO
 from rlframe_plugins.envs.single_turn import SingleTurn
+from rlframe_plugins.rollouts.torch.engine import TorchRollout
 from rlframe_strategies.engine import CausalLMEngine
 from tests.e2e.test_schedulers_run import learned, run
 
@@ -42,6 +43,13 @@ class Fragile(CausalLMEngine):
         if breaks("load"):
             raise OSError("no such device")
         super().load(directory)
+
+
+class FragileRollout(TorchRollout):
+    async def generate(self, request):
+        if breaks(f"generate {self.version}"):
+            raise MemoryError("no room for its cache")
+        return await super().generate(request)
 
 
 class BadMethod(GRPO):
@@ -80,19 +88,26 @@ def fragile(folder: Path, name: str, scheduler: str = "sync", **more) -> Path:
     return run(folder, name, {"name": scheduler}, **options)
 
 
-def test_a_run_that_breaks_twice_equals_the_unbroken_one(tmp_path):
-    """In the third step, and again while its snapshot is loaded; nothing of a life is left."""
+def test_a_run_that_breaks_three_times_equals_the_unbroken_one(tmp_path):
+    """In an update, while its snapshot is loaded, in a rollout; nothing of a life is left.
+
+    What the rollout engine raises is no fault of the environment, and no response is left out.
+    """
     whole = fragile(tmp_path, "whole")
     threads = threading.active_count()
-    BREAKS.update({"update 2": 1, "load": 1})
-    broken = fragile(tmp_path, "broken", **{"run.max_restarts": 2})
+    BREAKS.update({"update 2": 1, "load": 1, "generate 3": 1})
+    rollout = {"name": f"{HERE}:FragileRollout", "batch_invariant": True, "max_new_tokens": 6}
+    options = {"run.max_restarts": 3, "reward": {"name": "exact", "on_error": "skip"}}
+    broken = fragile(tmp_path, "broken", rollout=rollout, **options)
     assert same_weights(whole, broken)
     assert learned(broken) == learned(whole)
     summary = json.loads((broken / "summary.json").read_text())
     assert summary["status"] == "finished"
-    assert [one["snapshot"] for one in summary["restarts"]] == ["step-000002"] * 2
-    assert "no room" in summary["restarts"][0]["reason"]
-    assert "no such device" in summary["restarts"][1]["reason"]
+    taken = [one["snapshot"] for one in summary["restarts"]]
+    assert taken == ["step-000002", "step-000002", "step-000003"]
+    reasons = [one["reason"] for one in summary["restarts"]]
+    words = ("MemoryError: no room", "no such device", "FragileRollout: MemoryError: no room for")
+    assert all(word in reason for word, reason in zip(words, reasons, strict=True)), reasons
     gc.collect()
     left = [one for one in gc.get_objects() if type(one) is Orchestrator]
     assert not left

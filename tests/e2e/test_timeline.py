@@ -56,8 +56,10 @@ def test_the_command_prints_and_writes_what_it_is_asked_for(runs, tmp_path, caps
     files = {kind: tmp_path / f"out.{kind}" for kind in ("html", "svg", "chrome")}
     flags = [text for kind, file in files.items() for text in (f"--{kind}", str(file))]
     assert main(["timeline", str(runs["sync"]), *flags]) == 0
-    text = capsys.readouterr().out
+    text, told = capsys.readouterr()
+    assert told.splitlines() == [f"written: {file}" for file in files.values()]
     assert "4 steps" in text
+    assert " 0.00 s" not in text
     assert "critical path" in text
     assert "<svg" in files["html"].read_text()
     assert files["svg"].read_text().startswith("<svg")

@@ -141,6 +141,21 @@ def test_another_format_is_refused_with_the_version_that_wrote_it(tmp_path):
         load_snapshot(path.parent)
 
 
+def test_other_libraries_are_said_and_the_state_is_read(tmp_path):
+    from rlframe.snapshots.manifest import _body_hash
+
+    path = saved(tmp_path, 5).latest().path
+    assert load_snapshot(path).foreign == ""
+    body = json.loads((path / "manifest.json").read_text())
+    del body["sha256"]
+    body["versions"]["torch"] = "1.9"
+    text = json.dumps({**body, "sha256": _body_hash(body)})
+    (path / "manifest.json").write_text(text)
+    found = load_snapshot(path)
+    assert f"step-000005 was written with torch 1.9 (here {torch.__version__})" in found.foreign
+    assert found.state()["step"] == 5
+
+
 def test_a_manifest_cannot_point_outside(tmp_path):
     from rlframe.snapshots.manifest import _body_hash
 

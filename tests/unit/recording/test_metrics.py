@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlframe.recording.metrics import Stopwatch, peak_memory_gb, validation_metrics
+from rlframe.recording.memory import device_peak_gb, peak_memory_gb
+from rlframe.recording.metrics import Stopwatch, validation_metrics
 from rlframe.requests import Episode, Group, Request, Row, Segment
 
 
@@ -45,3 +46,4 @@ def test_the_peak_grows_with_what_is_held():
     held = np.ones(2**25)
     assert peak_memory_gb() >= before
     assert peak_memory_gb() > held.nbytes / 2**30
+    assert device_peak_gb("cpu") == 0.0
