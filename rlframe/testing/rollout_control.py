@@ -1,4 +1,4 @@
-"""The part of the rollout kit about weights, abort, pause and sleep; see ``rollout_kit``."""
+"""The part of the rollout kit about weights, abort and deadlines; see ``rollout_kit``."""
 
 from __future__ import annotations
 
@@ -12,22 +12,15 @@ from rlframe.interfaces.rollout import RolloutEngine
 from rlframe.interfaces.strategy import RankInfo
 from rlframe.requests import Completion, Request, Sampling
 from rlframe.testing.models import VOCABULARY
+from rlframe.testing.rollout_pauses import LONG, PROMPT, SHORT, RolloutPauses, begun
 from rlframe.testing.rollout_reference import RolloutReference
 from rlframe.weights.layout import Layout, ParamInfo
 
 __all__ = ["RolloutControl"]
 
-PROMPT = (7, 8, 9)
-SHORT = Sampling(max_new_tokens=4, min_new_tokens=4)
-LONG = Sampling(max_new_tokens=50, min_new_tokens=50)
 
-
-class RolloutControl:
+class RolloutControl(RolloutPauses):
     """Checks of what happens around generation."""
-
-    def claims(self, engine: RolloutEngine, capability: str) -> None:
-        """Skip what an engine does not claim."""
-        raise NotImplementedError
 
     def check(
         self, reference: RolloutReference, request: Request, got: Completion, version: int
@@ -76,9 +69,8 @@ class RolloutControl:
         self.claims(engine, "in-flight")
 
         async def go() -> tuple[Completion, Completion]:
-            first = asyncio.create_task(engine.generate(Request(PROMPT, LONG)))
-            while engine.stats()["busy_s"] == 0:
-                await asyncio.sleep(0)
+            first = asyncio.create_task(engine.generate(Request(PROMPT, self.endless)))
+            await begun(engine)
             engine.load(4, reference.tensors())
             return await first, await engine.generate(Request(PROMPT, SHORT))
 
@@ -108,8 +100,8 @@ class RolloutControl:
         """It returns what it has; an unknown id has no effect."""
 
         async def go() -> list[Completion]:
-            ids = ("a", "b", "c")
-            requests = [Request(PROMPT, LONG, request_id=one) for one in ids]
+            asked = {"a": LONG, "b": self.endless, "c": LONG}
+            requests = [Request(PROMPT, how, request_id=one) for one, how in asked.items()]
             tasks = [asyncio.create_task(engine.generate(r)) for r in requests]
             await asyncio.sleep(0)
             engine.abort("b")
@@ -118,8 +110,8 @@ class RolloutControl:
 
         first, aborted, last = asyncio.run(go())
         assert aborted.finish_reason == "abort"
-        assert len(aborted.token_ids) < 50
-        self.check(reference, Request(PROMPT, LONG), aborted, version=3)
+        assert len(aborted.token_ids) < self.lasting
+        self.check(reference, Request(PROMPT, self.endless), aborted, version=3)
         assert (first.finish_reason, last.finish_reason) == ("length", "length")
         assert len(first.token_ids) == len(last.token_ids) == 50
 
@@ -129,16 +121,18 @@ class RolloutControl:
         """The first of several that run; unless the engine answers in one step."""
 
         async def go() -> list[Completion]:
-            requests = [Request(PROMPT, LONG, request_id=one) for one in ("a", "b", "c")]
+            asked = {"a": self.endless, "b": LONG, "c": LONG}
+            requests = [Request(PROMPT, how, request_id=one) for one, how in asked.items()]
             tasks = [asyncio.create_task(engine.generate(r)) for r in requests]
-            while engine.stats()["busy_s"] == 0:
-                await asyncio.sleep(0)
+            await begun(engine)
             engine.abort("a")
             return await asyncio.gather(*tasks)
 
         first, *others = asyncio.run(go())
-        assert first.finish_reason == ("abort" if len(first.token_ids) < 50 else "length")
-        for got in (first, *others):
+        whole = len(first.token_ids) == self.lasting
+        assert first.finish_reason == ("length" if whole else "abort")
+        self.check(reference, Request(PROMPT, self.endless), first, version=3)
+        for got in others:
             self.check(reference, Request(PROMPT, LONG), got, version=3)
         assert [got.finish_reason for got in others] == ["length", "length"]
 
@@ -203,95 +197,3 @@ class RolloutControl:
         assert late.finish_reason == "abort"
         for error, fields in zip(errors, odd, strict=True):
             assert isinstance(error, RolloutError), (fields, error)
-
-    # --- pause, sleep, loops --------------------------------------------------------------------
-
-    def test_pause_keeps_requests_until_resume(
-        self, engine: RolloutEngine, reference: RolloutReference
-    ) -> None:
-        """Nothing is drawn in between, also for requests that come while paused."""
-        self.claims(engine, "pause")
-
-        async def go() -> list[Completion]:
-            engine.pause("keep")
-            tasks = [asyncio.create_task(engine.generate(Request(PROMPT, LONG))) for _ in "ab"]
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert not any(task.done() for task in tasks)
-            engine.load(4, reference.tensors())
-            engine.resume()
-            return await asyncio.gather(*tasks)
-
-        for got in asyncio.run(go()):
-            assert set(got.versions) == {4}
-            assert len(got.token_ids) == 50
-
-    def test_pause_can_abort(self, engine: RolloutEngine) -> None:
-        """Every open request returns; the engine serves again after ``resume``."""
-        self.claims(engine, "pause")
-
-        async def go() -> tuple[list[Completion], Completion]:
-            tasks = [asyncio.create_task(engine.generate(Request(PROMPT, LONG))) for _ in "ab"]
-            await asyncio.sleep(0)
-            engine.pause("abort")
-            ended = await asyncio.gather(*tasks)
-            engine.resume()
-            return ended, await engine.generate(Request(PROMPT, SHORT))
-
-        ended, after = asyncio.run(go())
-        assert [got.finish_reason for got in ended] == ["abort", "abort"]
-        assert len(after.token_ids) == 4
-
-    @pytest.mark.parametrize("level", [1, 2])
-    def test_sleep_and_wake(
-        self, engine: RolloutEngine, reference: RolloutReference, level: int
-    ) -> None:
-        """Asleep it refuses; awake, and after level 2 loaded again, it samples as before.
-
-        To do either twice changes nothing.
-        """
-        self.claims(engine, "sleep")
-        request = Request(PROMPT, Sampling(temperature=0, max_new_tokens=8))
-        before = asyncio.run(engine.generate(request))
-        engine.wake()  # one that is awake
-        engine.sleep(level)
-        engine.sleep(level)
-        with pytest.raises(RolloutError, match="asleep"):
-            asyncio.run(engine.generate(request))
-        engine.wake()
-        engine.wake()
-        if level == 2:
-            with pytest.raises(RolloutError, match="load"):
-                asyncio.run(engine.generate(request))
-            engine.load(3, reference.tensors())
-        assert asyncio.run(engine.generate(request)).token_ids == before.token_ids
-
-    def test_outlives_event_loops(self, engine: RolloutEngine) -> None:
-        """One ``asyncio.run`` a step, one of them ending with requests that nobody awaits."""
-
-        async def leave() -> None:
-            task = asyncio.create_task(engine.generate(Request(PROMPT, LONG)))
-            await asyncio.sleep(0)
-            assert not task.done()
-
-        async def stay() -> list[Completion]:
-            return await asyncio.gather(*[engine.generate(Request(PROMPT, SHORT)) for _ in "abc"])
-
-        for _ in range(2):
-            asyncio.run(leave())
-            assert [len(got.token_ids) for got in asyncio.run(stay())] == [4, 4, 4]
-
-    def test_stats_count(self, engine: RolloutEngine) -> None:
-        """Requests and tokens since the start, and seconds of work."""
-
-        async def go() -> None:
-            await asyncio.gather(*[engine.generate(Request(PROMPT, SHORT)) for _ in "abc"])
-
-        before = dict(engine.stats())
-        asyncio.run(go())
-        after = engine.stats()
-        grown = {name: after[name] - before[name] for name in after}
-        assert grown["requests"] == 3
-        assert grown["prompt_tokens"] == 3 * len(PROMPT)
-        assert grown["response_tokens"] == 12
-        assert grown["busy_s"] > 0

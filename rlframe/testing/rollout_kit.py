@@ -49,6 +49,8 @@ class RolloutKit(RolloutControl):
     kind: ClassVar[str] = "qwen2"
     """Model: "qwen2" (tied, biases) or "llama"."""
     tolerance: ClassVar[float] = 1e-4
+    positions: ClassVar[int] = 64
+    """Of the model; more where ``lasting`` needs them."""
 
     @pytest.fixture
     def target(self) -> type[RolloutEngine]:
@@ -64,7 +66,8 @@ class RolloutKit(RolloutControl):
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
         """A random model and a tokenizer of one character a token."""
-        return char_tokenizer(tiny_model(tmp_path / "model", self.kind))
+        made = tiny_model(tmp_path / "model", self.kind, max_position_embeddings=self.positions)
+        return char_tokenizer(made)
 
     @pytest.fixture
     def reference(self, path: Path) -> RolloutReference:
@@ -265,12 +268,14 @@ class RolloutKit(RolloutControl):
 
     @pytest.mark.parametrize(
         ("prompt", "message"),
-        [((), "empty"), ((3,) * 64, "64"), ((3, VOCABULARY), str(VOCABULARY)), ((-1,), "-1")],
+        [((), "empty"), (None, ""), ((3, VOCABULARY), str(VOCABULARY)), ((-1,), "-1")],
     )
     def test_a_wrong_prompt_is_refused_and_hurts_no_other(
-        self, engine: RolloutEngine, prompt: tuple[int, ...], message: str
+        self, engine: RolloutEngine, prompt: tuple[int, ...] | None, message: str
     ) -> None:
-        """Empty, longer than the model's positions, or with ids that the model lacks."""
+        """Empty, as long as the model has positions (None), or with ids that the model lacks."""
+        if prompt is None:
+            prompt, message = (3,) * self.positions, str(self.positions)
 
         async def go() -> list[Any]:
             requests = [Request(prompt), Request(PROMPTS[1], Sampling(max_new_tokens=3))]

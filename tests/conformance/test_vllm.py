@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,23 @@ from rlframe.requests import Request, Sampling
 from rlframe.testing.rollout_kit import RolloutKit, run
 from rlframe.testing.rollout_reference import RolloutReference
 from rlframe_plugins.rollouts.vllm.engine import VLLMRollout
-from tests.unit.plugins.rollouts.vllm_rig import BLOCK, Shared
+from tests.unit.plugins.rollouts.vllm_rig import BLOCK, POSITIONS, Shared
 
 pytestmark = [pytest.mark.slow, pytest.mark.dist, pytest.mark.timeout(600)]
 
 LONG = tuple(3 + n % 30 for n in range(BLOCK + 8))
 """A prompt that fills a block of the cache."""
-TRIES = 20
-"""How often a test may find that a request had ended before it could do something to it."""
 GREEDY = Sampling(temperature=0, max_new_tokens=12)
+LASTING = Sampling(max_new_tokens=POSITIONS - 64, min_new_tokens=POSITIONS - 64)
+"""Runs until a test ends it: nothing here takes as long as so many tokens."""
+WAIT_S = 120.0
 
 
 class OverVLLM(RolloutKit):
     """One start for a class: each test has an engine without weights over the same processes."""
 
     rollout = "vllm"
+    positions, lasting = POSITIONS, POSITIONS // 2
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -87,65 +90,54 @@ class TestTied(OverVLLM):
     def test_no_old_prompt_serves_while_a_request_holds_it(
         self, engine: VLLMRollout, reference: RolloutReference
     ) -> None:
-        """Weights change under a running request; one with its prompt is computed anew.
-
-        Tried again where the first had ended before its weights changed.
-        """
-        long = Request(LONG, Sampling(max_new_tokens=20, min_new_tokens=20))
-
-        async def go(version: int) -> Any:
-            drawn = engine.stats()["generated_tokens"]
-            first = asyncio.create_task(engine.generate(long))
-            while engine.stats()["generated_tokens"] < drawn + 2:
-                await asyncio.sleep(0)
-            reference.change(seed=version)
-            engine.load(version, reference.tensors())
-            second = await engine.generate(Request(LONG, GREEDY))
-            return await first, second
-
-        for version in range(4, 4 + TRIES):
-            first, second = asyncio.run(go(version))
-            assert list(first.versions) == sorted(first.versions)
-            self.check(reference, Request(LONG, GREEDY), second, version=version)
-            if set(first.versions) == {version - 1, version}:
-                return
-        pytest.fail(f"no weights changed under a request in {TRIES} tries")
-
-    def test_a_partial_is_continued(self, engine: VLLMRollout, reference: RolloutReference) -> None:
-        """What an abort left is a prompt for the rest, with exact log-probabilities.
-
-        Tried again where there was nothing left to abort.
-        """
+        """Weights change under a running request; one with its prompt is computed anew."""
 
         async def go() -> Any:
-            drawn = engine.stats()["generated_tokens"]
-            sampling = Sampling(max_new_tokens=20, min_new_tokens=20)
-            first = asyncio.create_task(engine.generate(Request(LONG, sampling)))
-            while engine.stats()["generated_tokens"] < drawn + 3:
-                await asyncio.sleep(0)
+            asked = Request(LONG, LASTING, request_id="first")
+            first = asyncio.create_task(engine.generate(asked))
+            await drawn(engine, 2, first)
+            reference.change(seed=4)
+            engine.load(4, reference.tensors())
+            second = await engine.generate(Request(LONG, GREEDY))
+            await drawn(engine, 2, first)
+            engine.abort("first")
+            return await first, second
+
+        first, second = asyncio.run(go())
+        assert list(first.versions) == sorted(first.versions)
+        assert set(first.versions) == {3, 4}
+        assert first.finish_reason == "abort"
+        self.check(reference, Request(LONG, GREEDY), second, version=4)
+
+    def test_a_partial_is_continued(self, engine: VLLMRollout, reference: RolloutReference) -> None:
+        """What an abort left is a prompt for the rest, with exact log-probabilities."""
+
+        async def go() -> Any:
+            first = asyncio.create_task(engine.generate(Request(LONG, LASTING)))
+            await drawn(engine, 3, first)
             engine.pause("abort")
             partial = await first
             engine.resume()
             rest = Request((*LONG, *partial.token_ids), Sampling(max_new_tokens=2))
             return partial, rest, await engine.generate(rest)
 
-        for _ in range(TRIES):
-            partial, rest, got = asyncio.run(go())
-            self.check(reference, rest, got, version=3)
-            if partial.finish_reason == "abort":
-                assert 1 <= len(partial.token_ids) <= 20
-                return
-        pytest.fail(f"nothing was aborted in {TRIES} tries")
+        partial, rest, got = asyncio.run(go())
+        assert partial.finish_reason == "abort"
+        assert 1 <= len(partial.token_ids) < LASTING.max_new_tokens
+        self.check(reference, Request(LONG, LASTING), partial, version=3)
+        self.check(reference, rest, got, version=3)
 
     def test_figures(self, engine: VLLMRollout) -> None:
         """Of running requests, and of nothing given back on a CPU."""
 
         async def go() -> dict[str, float]:
-            work = [asyncio.create_task(engine.generate(Request(LONG, GREEDY))) for _ in "abc"]
-            while engine.gauges()["running"] < 3:
-                await asyncio.sleep(0)
+            asked = [Request(LONG, LASTING, request_id=one) for one in "abc"]
+            work = [asyncio.create_task(engine.generate(one)) for one in asked]
+            await until(lambda: engine.gauges()["running"] == 3, "three requests run", *work)
             seen = engine.gauges()
+            engine.pause("abort")
             await asyncio.gather(*work)
+            engine.resume()
             return seen
 
         seen = asyncio.run(go())
@@ -217,20 +209,36 @@ class TestTwoWorkers:
         core = next(pid for pid, name in group_of(shared.link.pid) if "EngineCor" in name)
 
         async def go() -> None:
-            drawn = engine.stats()["generated_tokens"]
-            sampling = Sampling(max_new_tokens=50, min_new_tokens=50)
-            work = asyncio.create_task(engine.generate(Request((5,), sampling)))
-            while engine.stats()["generated_tokens"] < drawn + 2:
-                await asyncio.sleep(0)
+            work = asyncio.create_task(engine.generate(Request((5,), LASTING)))
+            await drawn(engine, 2, work)
             os.kill(core, signal.SIGKILL)
             with pytest.raises(RolloutError, match="vLLM"):
                 await work
             with pytest.raises(RolloutError, match="vLLM"):
-                await engine.generate(Request((5,), sampling))
+                await engine.generate(Request((5,), GREEDY))
 
         asyncio.run(go())
         shared.close()
         assert not group_of(shared.link.pid)
+
+
+async def until(seen: Callable[[], bool], what: str, *work: asyncio.Task[Any]) -> None:
+    """Wait for ``what`` while all of ``work`` runs; a failure that names it otherwise."""
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while not seen():
+                over = [one.exception() or one.result() for one in work if one.done()]
+                assert not over, f"a request ended before {what}: {over[0]}"
+                await asyncio.sleep(0)
+    except TimeoutError:
+        pytest.fail(f"it is not so within {WAIT_S:g} s that {what}")
+
+
+async def drawn(engine: VLLMRollout, count: int, *work: asyncio.Task[Any]) -> None:
+    """Wait until so many more tokens were drawn."""
+    wanted = engine.stats()["generated_tokens"] + count
+    what = f"{count} more tokens are drawn"
+    await until(lambda: engine.stats()["generated_tokens"] >= wanted, what, *work)
 
 
 def first_of_two(shared: Shared) -> VLLMRollout:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,9 @@ from tests.unit.plugins.rollouts.vllm_stale import StaleHead
 pytestmark = [pytest.mark.slow, pytest.mark.dist, pytest.mark.timeout(900)]
 
 STEPS = 4
+LEFT_S = 60.0
+"""How long processes may take to end when what started them is gone."""
+ROUTER = ("retries", "deaths", "returns", "waiting", "replicas_up")
 APART = {
     "cluster": {"name": "ray"},
     "pools": {"train": {"devices": 1}, "samples": {"devices": 1}},
@@ -86,8 +90,24 @@ def check_logprobs(run: Path, inputs, temperature: float, folder: Path) -> None:
             said = torch.tensor(got.logprobs)
             off = max(off, (now.logprobs(line["prompt_ids"], got, sampling) - said).abs().max())
             gap = max(gap, (first.logprobs(line["prompt_ids"], got, sampling) - said).abs().max())
+        print(f"version {version}: off by {off:.1e} nats, the first weights by {gap:.2f}")  # -rP
         assert off < 1e-3, (version, off)
         assert gap > 0.05, "the update changed too little to show a mistake"
+
+
+def check_figures(run: Path) -> None:
+    """Each step says what vLLM and the router before it did, and how things stand."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+    steps = [row for row in rows if "timing_s/step" in row]
+    assert len(steps) == STEPS
+    for row in steps:
+        assert row["rollout/running"] == row["rollout/waiting"] == 0
+        assert row["rollout/kv_total_tokens"] > row["rollout/kv_used_tokens"] >= 0
+        assert 0 <= row["rollout/prefix_hit_ratio"] <= 1
+        assert row["rollout/tokens_per_s"] > 0
+        assert row["rollout/requests"] == steps[0]["rollout/requests"] > 0
+        router = {name: row[f"collect/router/{name}"] for name in ROUTER}
+        assert router == dict.fromkeys(ROUTER, 0) | {"replicas_up": 1}
 
 
 def left_over() -> list[str]:
@@ -107,11 +127,20 @@ def left_over() -> list[str]:
     return found
 
 
+def none_left() -> None:
+    """A kill takes its time, so they are waited for."""
+    end = time.monotonic() + LEFT_S
+    while (left := left_over()) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not left, f"of vLLM's processes these run on: {left}"
+
+
 def test_in_a_pool_of_its_own(inputs, tmp_path, one_ray):
     """Weights cross pools each step, the embedding among them; at a low temperature."""
     run = fit(tmp_path, inputs, 0.3, "samples", **APART)
     check_logprobs(run, inputs, 0.3, tmp_path)
-    assert not left_over()
+    check_figures(run)
+    none_left()
 
 
 def test_beside_the_trainer(inputs, tmp_path):
@@ -119,7 +148,7 @@ def test_beside_the_trainer(inputs, tmp_path):
     hybrid = {"name": "hybrid", "verify": 1, "after_generation": "release"}
     run = fit(tmp_path, inputs, 1.0, "train", checkpoint=hybrid)
     check_logprobs(run, inputs, 1.0, tmp_path)
-    assert not left_over()
+    none_left()
 
 
 @pytest.mark.parametrize("on_update", ["abort", "in-flight", "drain"])
@@ -148,7 +177,7 @@ def test_a_stream_whose_weights_change_meanwhile(on_update, inputs, tmp_path, on
         assert all(found <= 0 for found in line["logprobs"])
         assert on_update != "drain" or len(set(line["versions"])) == 1
     assert {version for line in lines for version in line["versions"]} > {0, 1}
-    assert not left_over()
+    none_left()
 
 
 def test_verify_sees_a_head_that_keeps_the_old_weights(inputs, tmp_path):
@@ -162,4 +191,4 @@ def test_verify_sees_a_head_that_keeps_the_old_weights(inputs, tmp_path):
             checkpoint={"name": "hybrid", "verify": 1},
             engine={"worker_extension_cls": f"{StaleHead.__module__}.StaleHead"},
         )
-    assert not left_over()
+    none_left()

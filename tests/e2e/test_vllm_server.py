@@ -24,8 +24,8 @@ from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.testing.rollout_kit import RolloutKit
 from rlframe_plugins.rollouts.vllm.link import host_environment
 from tests.e2e.small import make_questions, options
-from tests.e2e.test_vllm_runs import STEPS, check_logprobs, left_over
-from tests.unit.plugins.rollouts.vllm_rig import BLOCK, model_for
+from tests.e2e.test_vllm_runs import STEPS, check_logprobs, none_left
+from tests.unit.plugins.rollouts.vllm_rig import BLOCK, POSITIONS, model_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.dist, pytest.mark.timeout(900)]
 
@@ -92,6 +92,7 @@ class TestServer(RolloutKit):
     """The kit over HTTP."""
 
     rollout = "vllm-server"
+    positions, lasting = POSITIONS, POSITIONS // 2
 
     @pytest.fixture
     def path(self, running) -> Path:
@@ -155,7 +156,4 @@ def test_vllms_processes_end_with_a_killed_server(running):
     """None of them lives on."""
     running.process.kill()
     running.process.wait()
-    end = time.monotonic() + 30
-    while (left := left_over()) and time.monotonic() < end:
-        time.sleep(0.2)
-    assert not left
+    none_left()

@@ -14,12 +14,15 @@ from rlframe_plugins.rollouts.vllm.engine import VLLMRollout
 BLOCK = 32
 SEEDS = {"qwen2": 6, "llama": 4}
 """Of models whose greedy responses, as the kit asks for them, have no special token early."""
+POSITIONS = 2048
+"""Of the models: vLLM needs seconds to draw so many tokens, what a test does to it, far less."""
 OPTIONS = {"engine": {"block_size": BLOCK}, "max_batch": 64, "kv_cache_gib": 0.25}
 
 
 def model_for(folder: Path, kind: str) -> Path:
     """A random model whose heads have a width that vLLM has on a CPU, and a tokenizer."""
-    return char_tokenizer(tiny_model(folder, kind, seed=SEEDS[kind], hidden_size=64))
+    more = {"seed": SEEDS[kind], "hidden_size": 64, "max_position_embeddings": POSITIONS}
+    return char_tokenizer(tiny_model(folder, kind, **more))
 
 
 class Lent:
