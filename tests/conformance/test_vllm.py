@@ -141,6 +141,7 @@ class TestTied(OverVLLM):
             return seen
 
         seen = asyncio.run(go())
+        assert engine.gauges()["running"] == engine.gauges()["kv_used_tokens"] == 0
         assert 0 < seen["kv_used_tokens"] < seen["kv_total_tokens"]
         assert seen["generated_tokens_per_s"] > 0
         before = engine.stats()

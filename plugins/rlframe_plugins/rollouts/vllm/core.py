@@ -199,8 +199,14 @@ class Core:
         return {"busy_s": self._busy_s, **self._gauges.counters()}
 
     async def gauges(self) -> dict[str, float]:
-        """How things stand in vLLM, and the bytes that the last sleep gave back."""
-        return {"freed_bytes": float(self._freed), **self._gauges.gauges()}
+        """How things stand in vLLM, and the bytes that the last sleep gave back.
+
+        vLLM reports after a step; after an abort of all that ran there is none.
+        """
+        found = self._gauges.gauges()
+        if not self._live:
+            found |= dict.fromkeys(("running", "waiting", "kv_used_tokens"), 0.0)
+        return {"freed_bytes": float(self._freed), **found}
 
     async def show(self) -> list[Any]:
         """Parcels of the weights that each worker computes with; see the extension."""

@@ -222,6 +222,32 @@ def test_figures_add_up():
     assert now["generated_tokens_per_s"] > 0
 
 
+def test_nothing_runs_after_an_abort_though_vllm_reports_no_more():
+    async def go():
+        engine = FakeEngine()
+        gauges = Gauges()
+        core = Core(engine, dict, FakeTokenizer, gauges)
+        await core.load(3, "path", [])
+        work = asyncio.ensure_future(generate(core, 0))
+        allow(engine, 1)
+        await settle()
+        cache = SimpleNamespace(queries=2, hits=0)
+        scheduler = SimpleNamespace(
+            num_running_reqs=1, num_waiting_reqs=1, kv_cache_usage=0.5, prefix_cache_stats=cache
+        )
+        gauges._cache = SimpleNamespace(num_gpu_blocks=10, block_size=16)
+        gauges.record(scheduler, None)
+        names = ("running", "waiting", "kv_used_tokens", "kv_total_tokens")
+        found = await core.gauges()
+        assert [found[name] for name in names] == [1, 1, 80, 160]
+        await core.pause("abort")
+        await work
+        found = await core.gauges()
+        assert [found[name] for name in names] == [0, 0, 0, 160]
+
+    asyncio.run(go())
+
+
 def test_a_load_that_fails_ends_what_ran():
     async def go():
         engine, core = await started()
