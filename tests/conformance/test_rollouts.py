@@ -8,7 +8,7 @@ from rlframe.host.host import current_host
 from rlframe.host.resolve import resolve
 from rlframe.testing.rollout_kit import RolloutKit
 
-ELSEWHERE = {"vllm", "vllm-server", "sglang", "openai"}
+ELSEWHERE = {"vllm", "vllm-server", "sglang", "sglang-engine", "openai"}
 """Tested by files of their own, which say what they need."""
 NAMES = sorted(set(current_host().components("rollout")) - ELSEWHERE)
 

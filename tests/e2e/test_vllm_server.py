@@ -22,7 +22,7 @@ import rlframe
 from rlframe.config import ModelConfig
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.testing.rollout_kit import RolloutKit
-from rlframe_plugins.rollouts.vllm.link import host_environment
+from rlframe_plugins.rollouts.vllm.processes import host_environment
 from tests.e2e.small import make_questions, options
 from tests.e2e.test_vllm_runs import STEPS, check_logprobs, none_left
 from tests.unit.plugins.rollouts.vllm_rig import BLOCK, POSITIONS, model_for

@@ -47,6 +47,14 @@ ROLLOUTS = (
     ),
     Component(
         "rollout",
+        "sglang-engine",
+        "rlframe_plugins.rollouts.sglang.inside:SGLangEngine",
+        requires=("sglang",),
+        extra="sglang",
+        summary="SGLang's engine in processes of its own, beside the trainer or in another pool",
+    ),
+    Component(
+        "rollout",
         "openai",
         "rlframe_plugins.rollouts.openai.engine:OpenAIRollout",
         summary="any OpenAI-compatible endpoint, for evaluation",

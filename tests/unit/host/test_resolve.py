@@ -190,6 +190,20 @@ def test_a_python_that_the_extras_marker_excludes(tmp_path, monkeypatch, marker,
     assert ("pip install" in text) != excluded
 
 
+@pytest.mark.parametrize(("asked", "told"), [(">=1.2", False), (">=1.4", True), ("<1", True)])
+def test_a_package_that_the_extra_is_too_new_for(tmp_path, monkeypatch, asked, told):
+    """Its module is there, which is not enough."""
+    site = tmp_path / "site"
+    install(site, "big-core", {}, {"big_core_here": ""}, version="1.3.dev1")
+    metadata = f"Provides-Extra: big\nRequires-Dist: big-core{asked}; extra == 'big'\n"
+    install(site, "rlframe-big", {}, {}, metadata=metadata)
+    monkeypatch.syspath_prepend(str(site))
+    text = hint(requires=("big_core_here",), extra="big", distribution="rlframe-big")
+    wanted = f"needs big-core{asked}, and 1.3.dev1 is installed: pip install --upgrade "
+    assert (text is not None) == told
+    assert text is None or f"{wanted}'rlframe-big[big]'" in text
+
+
 def test_the_missing_package_is_an_error_before_any_import():
     host = PluginHost()
     host.plugins = PluginHost().load().plugins

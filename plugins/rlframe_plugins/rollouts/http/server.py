@@ -15,7 +15,7 @@ from rlframe_plugins.rollouts.http.client import HttpClient, HttpOptions
 from rlframe_plugins.rollouts.http.figures import Metrics, Shown
 from rlframe_plugins.rollouts.replicas import Replica, ReplicaLost, Seen
 
-__all__ = ["Part", "Server"]
+__all__ = ["Part", "Server", "finish_reason"]
 
 _FIGURES_S = 5.0
 """A server that takes longer to show its figures shows none."""
@@ -111,10 +111,12 @@ class Server(Replica):
                 self.signs += 1
                 seen.add(part.token_ids, part.logprobs, part.versions)
                 if part.finish is not None:
-                    return self._reason(part.finish)
+                    return finish_reason(self.name, part.finish)
         raise ReplicaLost(f"{self.name} ended a response without a reason")
 
-    def _reason(self, said: str) -> FinishReason:
-        if said not in _FINISH:
-            raise RolloutError(f"{self.name} ended a response with the reason '{said}'")
-        return _FINISH[said]
+
+def finish_reason(who: str, said: str) -> FinishReason:
+    """Ours for an engine's. Raises RolloutError."""
+    if said not in _FINISH:
+        raise RolloutError(f"{who} ended a response with the reason '{said}'")
+    return _FINISH[said]

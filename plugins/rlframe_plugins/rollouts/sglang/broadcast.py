@@ -1,7 +1,8 @@
 """Weights to an SGLang server's workers by broadcast, in a process group that lives for one load.
 
-By ``/init_weights_update_group``, ``/update_weights_from_distributed`` and
-``/destroy_weights_update_group``. This side is rank 0; server and trainer need one torch version.
+By ``/init_weights_update_group``, ``/update_weights_from_distributed`` between
+``/begin_weight_update`` and ``/end_weight_update``, and ``/destroy_weights_update_group``. This
+side is rank 0; server and trainer need one torch version.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rlframe.errors import RolloutError
 from rlframe_plugins.rollouts.sglang.protocol import SGLangServer
+from rlframe_plugins.rollouts.sglang.weights import buckets, part_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,10 +45,14 @@ class Broadcast:
         async with self._turn:
             group, name = await self._meet(server)
             try:
-                buckets = list(_buckets(tensors, self._bucket))
-                for number, part in enumerate(buckets, 1):
-                    last = number == len(buckets)
-                    await self._send_part(server, group, name, part, version, last=last)
+                await _told(server, "/begin_weight_update", {})
+                try:
+                    parts = list(buckets(tensors.items(), self._bucket))
+                    for number, part in enumerate(parts, 1):
+                        last = number == len(parts)
+                        await self._send_part(server, group, name, part, version, last=last)
+                finally:
+                    await server.ask("POST", "/end_weight_update", {})
             finally:
                 await asyncio.to_thread(_leave, group)
             await _told(server, "/destroy_weights_update_group", {"group_name": name})
@@ -96,7 +102,7 @@ class Broadcast:
             "group_name": name,
             "flush_cache": last,
             "abort_all_requests": False,
-            "weight_version": str(version) if last else f"{version}-in-part",
+            "weight_version": part_name(version, last=last),
         }
         device = "cuda" if self._backend == "nccl" else "cpu"
         sent = asyncio.to_thread(_broadcast, group, [t for _, t in part], device, self._wait)
@@ -142,20 +148,6 @@ async def _both(server: SGLangServer, ours: Any, theirs: Any) -> tuple[Any, Any]
         await asyncio.gather(asked, return_exceptions=True)
         raise RolloutError(f"{server.name} did not take the weights: {error}") from error
     return found, told if asked.done() else await asked
-
-
-def _buckets(tensors: Mapping[str, Tensor], limit: int) -> Iterator[list[tuple[str, Tensor]]]:
-    """Weights in their order, as many as fit into the limit, bytes, but one at least."""
-    part: list[tuple[str, Tensor]] = []
-    size = 0
-    for name, tensor in tensors.items():
-        more = tensor.numel() * tensor.element_size()
-        if part and size + more > limit:
-            yield part
-            part, size = [], 0
-        part.append((name, tensor.detach()))
-        size += more
-    yield part
 
 
 def _joined(store: Any, name: str, world: int, backend: str, wait: timedelta) -> Any:

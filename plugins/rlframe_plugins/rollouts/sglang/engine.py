@@ -88,6 +88,8 @@ class SGLangRollout(HttpRollout):
         Of several workers with the same servers the first one does it.
         """
         check_version(version)
+        if "weights" in self._tags:
+            self._rouse(["weights"])
         if self.leads and self.config.weights == "distributed":
             self._sent = version, tensors
             try:
@@ -116,23 +118,31 @@ class SGLangRollout(HttpRollout):
         self._lead("/continue_generation", {})
 
     def sleep(self, level: int = 1) -> None:
-        """See :class:`RolloutEngine`; servers need ``--enable-memory-saver``."""
-        super().pause("abort")
+        """See :class:`RolloutEngine`; servers need ``--enable-memory-saver``.
+
+        Requests end in their queues, where that takes effect at once: one that still ran without
+        its memory would take its server with it.
+        """
         self._asleep = True
+        self._lead("/pause_generation", {"mode": "retract"})
+        super().pause("abort")
+        self._lead("/abort_request", {"abort_all": True})
         wanted = ["kv_cache"] if level == 1 else ["kv_cache", "weights"]
         more = [tag for tag in wanted if tag not in self._tags]
         if more:  # what was given back cannot be given back again
             self._lead("/flush_cache")
             self._lead("/release_memory_occupation", {"tags": more})
             self._tags += more
+        if not self._paused:
+            self._lead("/continue_generation", {})
         if level >= 2:
             self._version = -1
 
     def wake(self) -> None:
         """See :class:`RolloutEngine`."""
-        if self._asleep:
-            self._lead("/resume_memory_occupation", {"tags": self._tags})
-        self._asleep, self._tags = False, []
+        if self._tags:
+            self._rouse(list(self._tags))
+        self._asleep = False
 
     def stats(self) -> dict[str, float]:
         """See :class:`HttpRollout`; prompt tokens that servers computed are ``prefill_tokens``."""
@@ -153,6 +163,11 @@ class SGLangRollout(HttpRollout):
     def _lead(self, path: str, body: Any = None) -> None:
         if self.leads:
             self.do(self.tell_all("POST", path, body))
+
+    def _rouse(self, tags: list[str]) -> None:
+        """Take memory again that was given back."""
+        self._lead("/resume_memory_occupation", {"tags": tags})
+        self._tags = [tag for tag in self._tags if tag not in tags]
 
     def _check(self, request: Request) -> None:
         if self._version < 0 and not self._asleep:

@@ -1,4 +1,4 @@
-"""SGLang's own HTTP protocol: tokens in and out by ``/generate``, as of 0.5.10 and later.
+"""SGLang's own protocol: tokens in and out, as of 0.5.22; its engine and ``/generate`` share it.
 
 A server that a run uses needs ``--enable-memory-saver`` for sleep. Streams are shorter with
 ``--incremental-streaming-output``; both forms are read.
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rlframe.errors import RolloutError
@@ -19,7 +20,7 @@ from rlframe_plugins.rollouts.http.figures import Metrics
 from rlframe_plugins.rollouts.http.server import Part, Server
 from rlframe_plugins.rollouts.replicas import ReplicaLost
 
-__all__ = ["METRICS", "SGLangServer", "request_body", "sampling_params"]
+__all__ = ["METRICS", "SGLangServer", "generation", "part_of", "sampling_params"]
 
 METRICS = Metrics(
     {
@@ -59,25 +60,24 @@ def sampling_params(sampling: Sampling) -> dict[str, Any]:
     return params
 
 
-def is_truncated(sampling: Sampling) -> bool:
-    """Whether tokens are drawn from a part of the vocabulary only."""
-    drops = sampling.top_p < 1 or bool(sampling.top_k) or sampling.min_p > 0
-    return drops and sampling.temperature > 0
+def generation(sampling: Sampling, limit: int) -> dict[str, Any]:
+    """What is asked for beside the prompt and its id; ``limit`` bounds the response, tokens.
 
-
-def request_body(request: Request, rid: str) -> dict[str, Any]:
-    """Of ``/generate``. Log-probabilities are before truncation, unless a mask is asked for."""
-    body: dict[str, Any] = {
-        "rid": rid,
-        "input_ids": list(request.prompt_ids),
-        "sampling_params": sampling_params(request.sampling),
+    Log-probabilities are before truncation, unless a mask is asked for.
+    """
+    within = replace(
+        sampling, max_new_tokens=limit, min_new_tokens=min(sampling.min_new_tokens, limit)
+    )
+    asked: dict[str, Any] = {
+        "sampling_params": sampling_params(within),
         "return_logprob": True,
         "logprob_start_len": -1,
         "stream": True,
     }
-    if is_truncated(request.sampling):
-        body |= {"return_sampling_mask": True, "sampling_logprobs_mode": "selected"}
-    return body
+    drops = sampling.top_p < 1 or bool(sampling.top_k) or sampling.min_p > 0
+    if drops and sampling.temperature > 0:
+        asked |= {"return_sampling_mask": True, "sampling_logprobs_mode": "selected"}
+    return asked
 
 
 class SGLangServer(Server):
@@ -102,13 +102,16 @@ class SGLangServer(Server):
     async def parts(self, request: Request) -> AsyncGenerator[Part, None]:
         """See :class:`Server`."""
         rid, have, finished = uuid.uuid4().hex, 0, False
-        body = request_body(request, rid)
+        sampling = request.sampling
+        body = {"rid": rid, "input_ids": list(request.prompt_ids)}
+        body |= generation(sampling, sampling.max_new_tokens)
+        where, masked = f"{self.name}/generate", "return_sampling_mask" in body
         try:
             async with contextlib.aclosing(
                 self.client.events("/generate", body, self.idle_s)
             ) as events:
                 async for event in events:
-                    part = self._part(request.sampling, event, have)
+                    part = part_of(where, event, have, masked=masked)
                     have += len(part.token_ids)
                     finished = part.finish is not None
                     yield part
@@ -126,34 +129,39 @@ class SGLangServer(Server):
         with contextlib.suppress(RolloutError):
             await self.ask("POST", "/abort_request", {"rid": rid})
 
-    def _part(self, sampling: Sampling, event: Mapping[str, Any], have: int) -> Part:
-        """What is new in an event, whose lists hold all tokens so far or only new ones."""
-        try:
-            meta, ids = event["meta_info"], event["output_ids"]
-            fresh = int(meta["completion_tokens"]) - have
-            reason = meta["finish_reason"]
-            logprobs = _logprobs(meta, is_truncated(sampling), fresh)
-        except (KeyError, TypeError) as error:
-            raise RolloutError(
-                f"{self.name}/generate sent an event without {error}: is it SGLang 0.5.10 or later?"
-            ) from error
-        new = list(ids[-fresh:]) if fresh > 0 else []
-        if len(new) != max(fresh, 0) or len(logprobs) != len(new):
-            raise RolloutError(
-                f"{self.name}/generate sent {len(ids)} tokens and {len(logprobs)} of their "
-                f"log-probabilities for {fresh} new tokens"
-            )
-        finish = None if reason is None else str(reason["type"])
-        if finish == "abort" and str(reason.get("status_code", "")).startswith("5"):
-            raise ReplicaLost(f"{self.name} gave a request up: {reason.get('message', '')}")
-        return Part(new, logprobs, _versions(meta, have, len(new)), finish)
+
+def part_of(who: str, event: Mapping[str, Any], have: int, *, masked: bool) -> Part:
+    """What is new in an event, whose lists hold all tokens so far or only new ones.
+
+    ``masked``: the mask of each draw was asked for. Raises RolloutError for what is none, and
+    ReplicaLost where ``who`` gave the request up.
+    """
+    try:
+        meta, ids = event["meta_info"], event["output_ids"]
+        fresh = int(meta["completion_tokens"]) - have
+        reason = meta["finish_reason"]
+        logprobs = _logprobs(meta, masked, fresh)
+    except (KeyError, TypeError) as error:
+        raise RolloutError(
+            f"{who} sent an event without {error}: is it SGLang 0.5.22 or later?"
+        ) from error
+    new = list(ids[-fresh:]) if fresh > 0 else []
+    if len(new) != max(fresh, 0) or len(logprobs) != len(new):
+        raise RolloutError(
+            f"{who} sent {len(ids)} tokens and {len(logprobs)} of their log-probabilities for "
+            f"{fresh} new tokens"
+        )
+    finish = None if reason is None else str(reason["type"])
+    if finish == "abort" and str(reason.get("status_code", "")).startswith("5"):
+        raise ReplicaLost(f"{who} gave a request up: {reason.get('message', '')}")
+    return Part(new, logprobs, _versions(meta, have, len(new)), finish)
 
 
-def _logprobs(meta: Mapping[str, Any], truncated: bool, fresh: int) -> list[float]:
+def _logprobs(meta: Mapping[str, Any], masked: bool, fresh: int) -> list[float]:
     """Nats of the newest tokens, under the distribution that they were drawn from."""
     if fresh <= 0:
         return []
-    if truncated:
+    if masked:
         return [float(value) for value in meta["output_token_sampling_logprobs"][-fresh:]]
     return [float(one[0]) for one in meta["output_token_logprobs"][-fresh:]]
 

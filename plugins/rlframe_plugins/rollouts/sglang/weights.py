@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["save_model"]
+__all__ = ["buckets", "part_name", "save_model"]
 
 _BESIDE = ("*.json", "*.jinja", "tokenizer.model", "*.txt")
 """Files of a model besides its weights."""
@@ -38,3 +38,24 @@ def save_model(folder: Path, source: str, tensors: Mapping[str, Tensor]) -> Path
     for old in itertools.islice(before, max(len(before) - 1, 0)):
         shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def buckets(
+    tensors: Iterable[tuple[str, Tensor]], limit: int
+) -> Iterator[list[tuple[str, Tensor]]]:
+    """Weights in their order, as many as fit into the limit, bytes, but one at least."""
+    part: list[tuple[str, Tensor]] = []
+    size = 0
+    for name, tensor in tensors:
+        more = tensor.numel() * tensor.element_size()
+        if part and size + more > limit:
+            yield part
+            part, size = [], 0
+        part.append((name, tensor.detach()))
+        size += more
+    yield part
+
+
+def part_name(version: int, *, last: bool) -> str:
+    """What weights are called from a part of them on; until the last no token of theirs counts."""
+    return str(version) if last else f"{version}-in-part"

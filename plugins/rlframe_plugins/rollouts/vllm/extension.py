@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rlframe import RolloutError
-from rlframe_plugins.rollouts.vllm.parcel import Parcel, opened_parcel
+from rlframe_plugins.rollouts.hosted.parcel import Parcel, opened_parcel
 from rlframe_plugins.rollouts.vllm.parts import Part, merged_parts, qkv_parts, renamed
 
 if TYPE_CHECKING:

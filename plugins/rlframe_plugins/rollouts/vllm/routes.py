@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlframe import RlframeError, RolloutError
-from rlframe_plugins.rollouts.vllm.core import Core, Live
-from rlframe_plugins.rollouts.vllm.frames import Job
+from rlframe_plugins.rollouts.hosted.core import Live
+from rlframe_plugins.rollouts.hosted.frames import Job
+from rlframe_plugins.rollouts.vllm.core import Core
 
 __all__ = ["Routes"]
 

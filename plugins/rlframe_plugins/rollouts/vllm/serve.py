@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from rlframe_plugins.rollouts.hosted.mortal import guarded
 from rlframe_plugins.rollouts.vllm.core import Core
 from rlframe_plugins.rollouts.vllm.gauges import Gauges
-from rlframe_plugins.rollouts.vllm.mortal import guarded
 from rlframe_plugins.rollouts.vllm.routes import Routes
 from rlframe_plugins.rollouts.vllm.translate import EXTENSION
 

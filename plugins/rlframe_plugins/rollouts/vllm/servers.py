@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from rlframe import Request, RolloutError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.serving import check_version, end_ids, load_config, seed_of
+from rlframe_plugins.rollouts.hosted.parcel import Parcel
 from rlframe_plugins.rollouts.http.client import HttpOptions
 from rlframe_plugins.rollouts.http.engine import HttpConfig, HttpRollout
 from rlframe_plugins.rollouts.http.server import Part, Server
 from rlframe_plugins.rollouts.vllm.gauges import METRICS, shared_counters
-from rlframe_plugins.rollouts.vllm.parcel import Parcel
 from rlframe_plugins.rollouts.vllm.translate import job_of
 
 if TYPE_CHECKING:

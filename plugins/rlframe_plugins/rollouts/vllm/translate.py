@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from rlframe import RolloutError
 from rlframe.requests import Request
-from rlframe_plugins.rollouts.vllm.frames import Job
+from rlframe_plugins.rollouts.hosted.config import longest
+from rlframe_plugins.rollouts.hosted.frames import Job
 
 if TYPE_CHECKING:
     from rlframe.interfaces.rollout import RolloutSpec
     from rlframe_plugins.rollouts.vllm.config import VLLMConfig
 
-__all__ = ["EXTENSION", "engine_arguments", "job_of", "longest"]
+__all__ = ["EXTENSION", "engine_arguments", "job_of"]
 
 EXTENSION = "rlframe_plugins.rollouts.vllm.extension.WeightsExtension"
 _COLDEST = 0.01
@@ -52,18 +53,6 @@ def job_of(request: Request, ends: Collection[int], limit: int, seed: int | None
         }
     prompt = tuple(map(int, request.prompt_ids))
     return Job(prompt, arguments, sampling.stop, least, request.deadline_s)
-
-
-def longest(spec: RolloutSpec, asked: int, positions: int) -> int:
-    """Tokens of prompt and response together that the engine has room for.
-
-    ``asked`` is the option, 0 for what the run needs, or else the model's ``positions``.
-    """
-    if asked:
-        return min(asked, positions)
-    if spec.max_prompt_tokens and spec.max_new_tokens:
-        return min(spec.max_prompt_tokens + spec.max_new_tokens, positions)
-    return positions
 
 
 def engine_arguments(

@@ -3,34 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlframe.calling.loops import ThreadLoop
 from rlframe.config import ModelConfig
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.requests import Completion, Request, Sampling
 from rlframe.serving import load_tokenizer
+from rlframe.testing import fake_sglang_engine
 from rlframe.testing.fake_sglang import FakeSGLang
+from rlframe.testing.fake_sglang_engine import FakeEngine
 from rlframe.testing.models import tiny_model
 from rlframe.testing.rollout_reference import RolloutReference
 from rlframe.testing.tokenizers import char_tokenizer
+from rlframe_plugins.rollouts.hosted.host import Host
+from rlframe_plugins.rollouts.hosted.link import Channel
+from rlframe_plugins.rollouts.sglang.api import Api
+from rlframe_plugins.rollouts.sglang.core import SGLangCore
 from rlframe_plugins.rollouts.sglang.engine import SGLangRollout
+from rlframe_plugins.rollouts.sglang.inside import SGLangEngine
 from rlframe_plugins.rollouts.torch.engine import TorchRollout
 
 LONG = Sampling(max_new_tokens=40, min_new_tokens=40)
 _SERVERS: list[FakeSGLang] = []
 
 
-def serve(path: Path, **options: Any) -> FakeSGLang:
-    """A server with the model in ``path`` and the weights that lie there."""
+def drawing(path: Path | str) -> tuple[RolloutEngine, Any]:
+    """What draws for a fake: the model in ``path`` with the weights that lie there; and decodes."""
     spec = RolloutSpec(str(path), ModelConfig(path=str(path)))
     engine = TorchRollout(TorchRollout.Config(), spec)
-    engine.load(0, RolloutReference(path).tensors())
-    tokenizer = load_tokenizer(spec)
-    server = FakeSGLang(engine, tokenizer.decode, **options)
+    engine.load(0, RolloutReference(Path(path)).tensors())
+    return engine, load_tokenizer(spec).decode
+
+
+def serve(path: Path, **options: Any) -> FakeSGLang:
+    """A server with that model."""
+    server = FakeSGLang(*drawing(path), **options)
     _SERVERS.append(server)
     return server
 
@@ -65,3 +78,34 @@ def run(engine: RolloutEngine, *requests: Request) -> list[Completion]:
 def agrees(reference: RolloutReference, request: Request, got: Completion) -> None:
     expected = reference.logprobs(request.prompt_ids, got, request.sampling).tolist()
     assert list(got.logprobs) == pytest.approx(expected, abs=1e-4)
+
+
+class Near(Channel):
+    """A host in a thread of this process, over a socket as ever."""
+
+    def __init__(self) -> None:
+        mine, theirs = socket.socketpair()
+        self.loop = ThreadLoop("rlframe-near")
+        self.serving = self.loop.submit(self._serve(theirs))
+        super().__init__("SGLang", mine)
+
+    async def _serve(self, peer: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=peer)
+        await Host("SGLang", self._core, writer).serve(reader)
+
+    def _core(self, arguments: Mapping[str, Any]) -> SGLangCore:
+        self.engine = FakeEngine(drawing, **arguments["engine"])
+        api = Api(FakeEngine, fake_sglang_engine, fake_sglang_engine.serialize)
+        self.core = SGLangCore(self.engine, api, 1, arguments["bucket_bytes"])
+        return self.core
+
+    def close(self) -> None:
+        super().close()
+        self.loop.close()
+
+
+class Hosted(SGLangEngine):
+    """The in-process engine over a fake of SGLang's."""
+
+    def linked(self, threads: int, *, gpu: bool) -> Any:
+        return Near()

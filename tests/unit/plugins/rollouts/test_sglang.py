@@ -61,7 +61,7 @@ def test_every_server_gets_the_weights_and_groups_stay_whole(path: Path) -> None
         for request, got in zip(requests, run(engine, *requests), strict=True):
             agrees(reference, request, got)
             assert set(got.versions) == {version}
-    assert [one.weight_version for one in servers] == ["2", "2"]
+    assert [one.scheduler.weight_version for one in servers] == ["2", "2"]
     asked = [sum(p == "/generate" for _, p, _ in one.asked) for one in servers]
     assert asked == [12, 12]
     folders = list(Path(servers[0].model_path).parent.glob("weights-*"))
@@ -81,7 +81,7 @@ def test_a_run_trains_with_it(path: Path, tmp_path: Path) -> None:
     given["optim"] = {"lr": 0.01}
     done = rlframe.fit(**given)
     assert done.summary["steps"] == 3
-    assert server.weight_version == "3"
+    assert server.scheduler.weight_version == "3"
     learned = load_file(Path(server.model_path) / "model.safetensors")
     base = RolloutReference(path).tensors()
     assert set(learned) == set(base)
@@ -108,12 +108,12 @@ def test_memory_is_given_back_by_name(path: Path) -> None:
     engine = made(path, server)
     engine.load(1, RolloutReference(path).tensors())
     engine.sleep(1)
-    assert server.memory == {"kv_cache"}
+    assert server.scheduler.memory == {"kv_cache"}
     engine.wake()
     engine.sleep(2)
-    assert server.memory == {"kv_cache", "weights"}
+    assert server.scheduler.memory == {"kv_cache", "weights"}
     engine.wake()
-    assert server.memory == set()
+    assert server.scheduler.memory == set()
     assert engine.version == -1
     engine.close()
 

@@ -10,8 +10,8 @@ from rlframe.errors import RolloutError
 from rlframe.requests import Request
 from rlframe.testing.rollout_kit import PROMPTS, SAMPLINGS
 from rlframe.testing.rollout_reference import RolloutReference
-from rlframe_plugins.rollouts.sglang.broadcast import _buckets
 from rlframe_plugins.rollouts.sglang.engine import SGLangRollout
+from rlframe_plugins.rollouts.sglang.weights import buckets
 from tests.unit.plugins.rollouts.sglang_rig import agrees, ended, made, path, run, serve
 
 __all__ = ["ended", "path"]
@@ -34,9 +34,9 @@ def test_every_server_gets_them_in_parts_that_nobody_samples_from(path: Path) ->
             agrees(reference, request, got)
             assert set(got.versions) == {version}
     for server in servers:
-        assert server.versions[-1] == server.weight_version == "2"
-        assert server.versions.count("1") == server.versions.count("2") == 1
-        assert server.versions.count("2-in-part") >= 1
+        assert server.scheduler.versions[-1] == server.scheduler.weight_version == "2"
+        assert server.scheduler.versions.count("1") == server.scheduler.versions.count("2") == 1
+        assert server.scheduler.versions.count("2-in-part") >= 1
         assert sum(p == "/generate" for _, p, _ in server.asked) == 4
         assert not any(p == "/update_weights_from_disk" for _, p, _ in server.asked)
     engine.close()
@@ -47,7 +47,7 @@ def test_a_server_that_refuses_says_why(path: Path) -> None:
     server = serve(path)
     engine = made(path, server, **{**OPTIONS, "limit_s": 5.0})
     engine.load(1, RolloutReference(path).tensors())
-    server.refuses = "out of memory"
+    server.scheduler.refuses = "out of memory"
     with pytest.raises(RolloutError, match="out of memory"):
         engine.load(2, RolloutReference(path).tensors())
     assert engine.version == 1
@@ -56,7 +56,7 @@ def test_a_server_that_refuses_says_why(path: Path) -> None:
 
 def test_parts_are_as_large_as_allowed(path: Path) -> None:
     tensors = RolloutReference(path).tensors()
-    parts = list(_buckets(tensors, 20_000))
+    parts = list(buckets(tensors.items(), 20_000))
     assert [name for part in parts for name, _ in part] == list(tensors)
     sizes = [sum(t.numel() * t.element_size() for _, t in part) for part in parts]
     assert all(size <= 20_000 or len(part) == 1 for size, part in zip(sizes, parts, strict=True))

@@ -29,7 +29,7 @@ def test_a_server_that_dies_loses_no_request(path: Path) -> None:
 
     async def go() -> list[Completion]:
         tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
-        while sum(len(job.ids) for job in servers[0]._jobs.values()) < 12:
+        while sum(len(job.ids) for job in servers[0].scheduler.jobs.values()) < 12:
             await asyncio.sleep(0.001)
         servers[0].die()
         got = await asyncio.gather(*tasks)
@@ -60,7 +60,7 @@ def test_a_server_that_comes_back_gets_the_weights_before_requests(path: Path) -
     asked = [Request(PROMPTS[1], LONG, group_id=n) for n in range(4)]
     assert all(len(got.token_ids) == 40 for got in run(engine, *asked))
     servers[0].engine.load(9, RolloutReference(path).tensors())
-    servers[0].weight_version = "default"
+    servers[0].scheduler.weight_version = "default"
     servers[0].rise()
 
     async def until_back() -> None:
@@ -68,7 +68,7 @@ def test_a_server_that_comes_back_gets_the_weights_before_requests(path: Path) -
             await asyncio.gather(engine.generate(Request(PROMPTS[0], SAMPLINGS[0])))
 
     asyncio.run(asyncio.wait_for(until_back(), 60))
-    assert servers[0].weight_version == "1"
+    assert servers[0].scheduler.weight_version == "1"
     again = [Request(PROMPTS[1], SAMPLINGS[0], group_id=100 + n) for n in range(6)]
     for request, got in zip(again, run(engine, *again), strict=True):
         agrees(reference, request, got)
@@ -90,7 +90,7 @@ def test_weights_pass_a_server_that_is_away(path: Path) -> None:
     asked = Request(PROMPTS[1], SAMPLINGS[0])
     while engine.gauges()["router/replicas_up"] < 2:
         agrees(reference, asked, run(engine, asked)[0])
-    assert servers[1].weight_version == "2"
+    assert servers[1].scheduler.weight_version == "2"
     for server in servers:
         server.die()
     with pytest.raises(RolloutError, match="cannot be reached"):
@@ -106,7 +106,7 @@ def test_tokens_of_a_server_that_was_restarted_meanwhile_are_not_taken(path: Pat
     reference.change(seed=1)
     engine.load(1, reference.tensors())
     server.engine.load(9, RolloutReference(path).tensors())
-    server.weight_version = "default"
+    server.scheduler.weight_version = "default"
     asked = Request(PROMPTS[1], LONG)
     (got,) = run(engine, asked)
     assert set(got.versions) == {1}

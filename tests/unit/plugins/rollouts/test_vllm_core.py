@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from rlframe.errors import RolloutError
+from rlframe_plugins.rollouts.hosted.frames import Job
 from rlframe_plugins.rollouts.vllm.core import Core
-from rlframe_plugins.rollouts.vllm.frames import Job
 from rlframe_plugins.rollouts.vllm.gauges import COUNTERS, GAUGES, Gauges
 from tests.unit.plugins.rollouts.vllm_fakes import FakeEngine, FakeTokenizer
 

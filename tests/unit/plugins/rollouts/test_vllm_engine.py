@@ -13,8 +13,8 @@ from rlframe.errors import RolloutError, SyncError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.requests import Completion, Request, Sampling
 from rlframe.testing.models import tiny_model
+from rlframe_plugins.rollouts.hosted.parcel import Parcel, opened_parcel
 from rlframe_plugins.rollouts.vllm.engine import VLLMRollout
-from rlframe_plugins.rollouts.vllm.parcel import Parcel, opened_parcel
 
 WEIGHTS = {"model.embed_tokens.weight": torch.randn(5, 3), "b": torch.randn(3)}
 

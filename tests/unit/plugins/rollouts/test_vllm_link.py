@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from rlframe.errors import RolloutError
-from rlframe_plugins.rollouts.vllm.link import Link, host_environment
+from rlframe_plugins.rollouts.vllm.processes import host_environment, linked
 
 pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
 def link():
-    made = Link(threads=1, gpu=False)
+    made = linked(1, gpu=False)
     yield made
     made.close()
 
@@ -67,8 +67,8 @@ def test_close_leaves_no_process_and_no_file(link):
 def test_the_host_ends_with_a_worker_that_is_killed():
     code = (
         "import sys, time\n"
-        "from rlframe_plugins.rollouts.vllm.link import Link\n"
-        "link = Link(1, gpu=False)\n"
+        "from rlframe_plugins.rollouts.vllm.processes import linked\n"
+        "link = linked(1, gpu=False)\n"
         "print(link.pid, link._folder, flush=True)\n"
         "time.sleep(100)\n"
     )
@@ -96,7 +96,7 @@ def test_the_environment_of_the_host(monkeypatch, tmp_path):
 
 PARENT = """
 import subprocess, sys, time
-from rlframe_plugins.rollouts.vllm.mortal import guarded
+from rlframe_plugins.rollouts.hosted.mortal import guarded
 guard = guarded()
 child = subprocess.Popen([sys.executable, "-S", "-c", sys.argv[1], sys.argv[2]],
                          stdout=subprocess.PIPE, start_new_session=True, text=True)

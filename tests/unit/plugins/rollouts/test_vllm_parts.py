@@ -14,11 +14,12 @@ from rlframe.interfaces.strategy import RankInfo
 from rlframe.requests import Request, Sampling
 from rlframe.testing.models import tiny_model
 from rlframe.weights.layout import Layout, ParamInfo
+from rlframe_plugins.rollouts.hosted.config import longest
+from rlframe_plugins.rollouts.hosted.parcel import Parcel, opened_parcel
 from rlframe_plugins.rollouts.vllm.config import VLLMConfig
 from rlframe_plugins.rollouts.vllm.engine import VLLMRollout
-from rlframe_plugins.rollouts.vllm.parcel import Parcel, opened_parcel
 from rlframe_plugins.rollouts.vllm.parts import assembled, merged_parts, qkv_parts, renamed
-from rlframe_plugins.rollouts.vllm.translate import engine_arguments, job_of, longest
+from rlframe_plugins.rollouts.vllm.translate import engine_arguments, job_of
 
 # --- requests -------------------------------------------------------------------------------------
 

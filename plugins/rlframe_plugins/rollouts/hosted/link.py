@@ -1,4 +1,4 @@
-"""The worker's side of the process that holds its vLLM engine: calls, answers, its end."""
+"""The worker's side of the process that holds its engine: calls, answers, its end."""
 
 from __future__ import annotations
 
@@ -12,71 +12,39 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from pathlib import Path
 from typing import Any
 
 from rlframe import RolloutError
-from rlframe_plugins.rollouts.vllm.frames import HEAD, framed, length_of, opened
-from rlframe_plugins.rollouts.vllm.mortal import end_group
+from rlframe_plugins.rollouts.hosted.frames import HEAD, framed, length_of, opened
+from rlframe_plugins.rollouts.hosted.mortal import end_group
 
-__all__ = ["Link", "host_environment"]
+__all__ = ["GRACE_S", "Channel", "Link"]
 
-_GRACE_S = 10.0
-"""How long vLLM may take to end by itself."""
+GRACE_S = 10.0
+"""How long an engine may take to end by itself."""
 _TAIL = 3000
 """Characters of what the processes wrote, shown where they failed."""
 
 
-def host_environment(threads: int, folder: Path, *, gpu: bool) -> dict[str, str]:
-    """What the processes inherit beside this one's environment; the user's own settings win."""
-    ours = {
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_RPC_BASE_PATH": str(folder),
-        "OMP_WAIT_POLICY": "PASSIVE",
-    }
-    if not gpu:
-        ours |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads)}
-    return ours | dict(os.environ) | {"VLLM_RPC_BASE_PATH": str(folder)}
+class Channel:
+    """Asks a :class:`.host.Host` at the other end of a socket; ``name`` is its engine's for users.
 
-
-class Link:
-    """Starts the process, asks it, and ends it with all that it started.
-
-    Calls may come from any thread. Once the process is gone every call raises ``RolloutError``,
-    which says how it ended and what it wrote last.
+    Calls may come from any thread. Once the other end is gone every call raises ``RolloutError``.
     """
 
-    def __init__(self, threads: int, *, gpu: bool) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="rlf-vllm-", dir=_short_folder()))
-        self._log = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed with the link
-        mine, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "rlframe_plugins.rollouts.vllm.host"]
-        with theirs:
-            self._process = subprocess.Popen(
-                [*command, str(theirs.fileno()), str(self._folder)],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                env=host_environment(threads, self._folder, gpu=gpu),
-                start_new_session=True,
-            )
-        self._socket, self._numbers = mine, itertools.count()
+    def __init__(self, name: str, peer: socket.socket) -> None:
+        self._name, self._socket, self._numbers = name, peer, itertools.count()
         self._sending, self._waiting = threading.Lock(), dict[int, Future[Any]]()
         self._gone = ""
-        threading.Thread(target=self._read, name="rlframe-vllm", daemon=True).start()
-
-    @property
-    def pid(self) -> int:
-        """The host's process, which leads the group of all others."""
-        return self._process.pid
+        threading.Thread(target=self._read, name="rlframe-host", daemon=True).start()
 
     @property
     def gone(self) -> bool:
-        """Whether the process has ended."""
+        """Whether the other end is."""
         return bool(self._gone)
 
     def ask(self, verb: str, *arguments: Any) -> tuple[int, Future[Any]]:
@@ -96,7 +64,7 @@ class Link:
         except NotInTime:
             self._waiting.pop(number, None)
             raise RolloutError(
-                f"vLLM did not {verb} within {timeout_s:g} s; it wrote last: {self._tail()}"
+                f"{self._name} did not {verb} within {timeout_s:g} s{self.aside()}"
             ) from None
 
     def abort(self, number: int) -> None:
@@ -104,15 +72,20 @@ class Link:
         self._send((-1, "abort", (number,)))
 
     def close(self) -> None:
-        """End every process."""
+        """End the engine."""
         if not self._gone:
             with contextlib.suppress(RolloutError):
-                self.call(_GRACE_S, "close")
-            self._gone = "vLLM's process was closed"
-        self._kill()
+                self.call(GRACE_S, "close")
+            self._gone = f"{self._name}'s process was closed"
         self._socket.close()
-        self._log.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def aside(self) -> str:
+        """What to add to an error of a call that took too long."""
+        return ""
+
+    def why(self) -> str:
+        """Called once when the other end is gone: how it ended."""
+        return f"{self._name} ended"
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -125,9 +98,8 @@ class Link:
             while True:
                 number, how, value = opened(self._take(length_of(self._take(HEAD))))
                 self._settle(number, how, value)
-        self._kill()
-        if not self._gone:
-            self._gone = f"vLLM's process ended ({self._ending()}); it wrote last: {self._tail()}"
+        why = self.why()
+        self._gone = self._gone or why
         self._fail_all()
 
     def _take(self, size: int) -> bytes:
@@ -153,11 +125,59 @@ class Link:
         for number in list(self._waiting):
             self._settle(number, "failed", self._gone)
 
+
+class Link(Channel):
+    """Starts the process, asks it, and ends it with all that it started.
+
+    ``module`` is what the process runs (see :mod:`.host`), and ``environment`` gives it all its
+    variables, by its folder. Errors say how it ended and what it wrote last.
+    """
+
+    def __init__(
+        self, name: str, module: str, environment: Callable[[Path], Mapping[str, str]]
+    ) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="rlf-host-", dir=_short_folder()))
+        self._log = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed with the link
+        mine, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno()), str(self._folder)],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env=environment(self._folder),
+                start_new_session=True,
+            )
+        super().__init__(name, mine)
+
+    @property
+    def pid(self) -> int:
+        """The host's process, which leads the group of all others."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """End every process."""
+        super().close()
+        self._kill()
+        self._log.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def aside(self) -> str:
+        """See :class:`Channel`."""
+        return f"; it wrote last: {self._tail()}"
+
+    def why(self) -> str:
+        """See :class:`Channel`."""
+        self._kill()
+        how = self._ending()
+        return f"{self._name}'s process ended ({how}); it wrote last: {self._tail()}"
+
     def _kill(self) -> None:
         """Whatever is left of the process group."""
-        end_group(self._process.pid, _GRACE_S)
+        end_group(self._process.pid, GRACE_S)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE_S)
+            self._process.wait(GRACE_S)
 
     def _ending(self) -> str:
         code = self._process.poll()

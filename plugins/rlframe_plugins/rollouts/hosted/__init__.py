@@ -1,0 +1,1 @@
+"""Engines of others in a process of their own, which a worker starts, asks and ends."""
