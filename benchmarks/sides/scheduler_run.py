@@ -15,6 +15,16 @@ import rlframe
 from rlframe.timeline import read_timeline, report
 
 
+def _stages(steps: list[dict[str, float]]) -> dict[str, float]:
+    """Mean seconds of generation, of publishing, and of what else is in a step."""
+
+    def mean(name: str) -> float:
+        return statistics.mean(one[f"timing_s/{name}"] for one in steps)
+
+    found = {"gen": mean("gen"), "sync": mean("update_weights")}
+    return {**found, "train": max(mean("step") - sum(found.values()), 0.0)}
+
+
 def main() -> None:
     asked = json.loads(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
@@ -30,6 +40,8 @@ def main() -> None:
         json.dumps(
             {
                 "step_s": statistics.median(one["timing_s/step"] for one in steps),
+                "mean_s": statistics.mean(one["timing_s/step"] for one in steps),
+                "stages": _stages(steps),
                 "staleness": max(one["training/staleness/max"] for one in steps),
                 "idle": {name: round(use.idle, 3) for name, use in found.pools.items()},
                 "path_s": {name: round(s, 3) for name, s in found.path_s.items()},

@@ -9,7 +9,7 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rlframe.errors import ConfigError
@@ -73,6 +73,7 @@ def add_simulate_command(commands: Any) -> None:
         ("--token-ms", float, 20.0, "milliseconds of a token, whatever runs beside it"),
         ("--sequence-ms", float, 0.02, "milliseconds that each running sequence adds to it"),
         ("--train-s", float, 20.0, "seconds of an update"),
+        ("--train-share", float, 0.0, "share of a sync step that training takes; 0: --train-s"),
         ("--sync-s", float, 1.0, "seconds of a publish"),
         ("--accept", float, 1.0, "share of groups that the method accepts"),
         ("--fail-every-s", float, 0.0, "mean seconds between failures of a replica; 0: none"),
@@ -122,6 +123,8 @@ def _run(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
     if not 0 < arguments.accept <= 1 or arguments.mean_tokens <= 0:
         raise ConfigError("--accept must be above 0 to 1, --mean-tokens above 0")
+    if not 0 <= arguments.train_share < 1:
+        raise ConfigError("--train-share must be at least 0 and below 1")
     times = ("token_ms", "sequence_ms", "train_s", "sync_s", "fail_every_s", "repair_s")
     for name in (*times, "sigma"):
         if getattr(arguments, name) < 0:
@@ -145,6 +148,8 @@ def _run(arguments: argparse.Namespace) -> int:
         repair_s=arguments.repair_s,
         seed=arguments.seed,
     )
+    spec = _with_share(spec, arguments.train_share, _made("scheduler", "sync", {}, host))
+    arguments.train_s = spec.train_s
     rows = []
     for way in _WAYS:
         scheduler = _made("scheduler", way.scheduler, way.options, host)
@@ -159,6 +164,14 @@ def _run(arguments: argparse.Namespace) -> int:
         return 0
     _print(rows, assumed, stages)
     return 0
+
+
+def _with_share(spec: SimSpec, share: float, sync: Scheduler) -> SimSpec:
+    """Updates that are this share of a step of ``sync``; 0 leaves them as they are."""
+    if not share:
+        return spec
+    bare = simulate(replace(spec, train_s=0.0), lambda: sync)
+    return replace(spec, train_s=bare.seconds / spec.steps * share / (1 - share))
 
 
 def _stages(step_s: float, spec: SimSpec) -> dict[str, float]:

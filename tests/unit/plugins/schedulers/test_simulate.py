@@ -39,9 +39,31 @@ def test_a_table_with_its_assumptions(capsys):
     assert [line.split("  ")[0] for line in lines[3:5]] == ["sync", "sync early-stop"]
 
 
+@pytest.mark.parametrize(("share", "gain"), [(0.5, 2.0), (0.25, 4 / 3)])
+def test_training_may_be_given_as_a_share_of_a_step(share, gain, capsys):
+    """1 s of generation; overlapping hides the shorter of both, but for the first step."""
+    sizes = "--steps 60 --prompts 4 --samples 2 --replicas 2 --lengths constant --sync-s 0"
+    speeds = f"--mean-tokens 100 --token-ms 10 --sequence-ms 0 --train-share {share} --json"
+    assert main(f"simulate {sizes} {speeds}".split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["assumptions"]["train_s"] == pytest.approx(share / (1 - share))
+    assert found["assumptions"]["train_share"] == share
+    assert found["sync_step"]["overlap_at_most"] == pytest.approx(gain)
+    runs = {run["scheduler"]: run for run in found["runs"]}
+    assert runs["one-step-off"]["times_sync"] == pytest.approx(gain, rel=0.02)
+
+
 @pytest.mark.parametrize(
     "odd",
-    ["--steps 0", "--accept 0", "--mean-tokens 0", "--replicas -1", "--train-s -5", "--sigma -1"],
+    [
+        "--steps 0",
+        "--train-share 1",
+        "--accept 0",
+        "--mean-tokens 0",
+        "--replicas -1",
+        "--train-s -5",
+        "--sigma -1",
+    ],
 )
 def test_odd_numbers_are_refused(odd, capsys):
     assert main(["simulate", *odd.split()]) != 0
