@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os.path
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -18,6 +18,7 @@ __all__ = [
     "check_request",
     "check_sampling",
     "check_version",
+    "check_weights",
     "end_ids",
     "load_config",
     "load_tokenizer",
@@ -92,6 +93,8 @@ def check_request(
 def check_sampling(request: Request) -> None:
     """Raise RolloutError for what no engine serves, whatever its model."""
     who, deadline = _who(request), request.deadline_s
+    if not isinstance(request.sampling, Sampling):
+        raise RolloutError(f"{who}: sampling is a {type(request.sampling).__name__}")
     if not isinstance(request.prompt_ids, tuple):
         kind = type(request.prompt_ids).__name__
         raise RolloutError(f"{who}: prompt_ids is a {kind} where a tuple of token ids is due")
@@ -104,13 +107,20 @@ def check_sampling(request: Request) -> None:
         raise RolloutError(f"{who}: {wrong}")
 
 
+def check_weights(version: int, tensors: Mapping[str, Any]) -> None:
+    """Raise RolloutError for no version, and for one without weights."""
+    check_version(version)
+    if not tensors:
+        raise RolloutError(f"version {version} comes without weights")
+
+
 def check_version(version: int) -> None:
     """Raise RolloutError for what can be no version of weights: below 0 means that there are none.
 
     A later load may have a lower version than the one before, as after a resume.
     """
-    if version < 0:
-        raise RolloutError(f"{version} is no version of weights: they begin at 0")
+    if not _is_integer(type(version)) or version < 0:
+        raise RolloutError(f"{version!r} is no version of weights: they begin at 0")
 
 
 def _who(request: Request) -> str:

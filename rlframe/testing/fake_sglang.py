@@ -85,7 +85,8 @@ class FakeSGLang(HttpServer):
             tensors = load_file(Path(body["model_path"]) / "model.safetensors")
         except OSError as error:
             raise Denied(400, {"success": False, "message": str(error)}) from error
-        await self.scheduler.change(tensors)
+        if why := await self.scheduler.change(tensors):
+            raise Denied(400, {"success": False, "message": why})
         self.model_path = body["model_path"]
         if body.get("weight_version") is not None:
             self.scheduler.weight_version = str(body["weight_version"])

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlframe.errors import RlframeError
 from rlframe.interfaces.rollout import RolloutEngine
 from rlframe.requests import Request, Sampling
 
@@ -181,18 +182,24 @@ class FakeScheduler:
             return False, "weights must come between begin_weight_update() and end_weight_update()"
         if self.refuses:
             return False, self.refuses
-        await self.change({n: t.clone() for n, t in self.engine.weights().items()} | dict(part))
+        have = {n: t.clone() for n, t in self.engine.weights().items()}
+        if why := await self.change(have | dict(part)):
+            return False, why
         if version is not None:
             self.weight_version = version
             self.versions.append(version)
         return True, "Success"
 
-    async def change(self, whole: Mapping[str, Any]) -> None:
-        """Other weights; waits for what runs, unless generation is paused."""
+    async def change(self, whole: Mapping[str, Any]) -> str:
+        """Other weights, or why they cannot be; waits for what runs, unless it is paused."""
         await self.wait(lambda: not (self.drawing if not self.running else self.jobs))
         if "weights" in self.memory:
             raise Dead("weights without memory for them")
-        self.engine.load(self.engine.version + 1, whole)
+        try:
+            self.engine.load(self.engine.version + 1, whole)
+        except RlframeError as error:
+            return f"Failed to update: {error}"
+        return ""
 
     async def release(self, tags: Sequence[str] | None) -> None:
         """Give memory back, of an idle engine or a paused one."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from rlframe.errors import RolloutError
 from rlframe.requests import Completion
 from rlframe_plugins.rollouts.replicas import Replica
 
@@ -153,8 +152,8 @@ class Fleet:
         try:
             if place.state == "down":
                 await place.replica.welcome()
-        except RolloutError as error:
-            place.why = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the reason
+            place.why = str(error) or type(error).__name__
             return
         self._returned(place)
 

@@ -74,7 +74,9 @@ class SteppedRollout(RolloutEngine):
             self._open[handle] = future
             self.runner.add(handle)
         timer = None
-        if request.deadline_s is not None:
+        if request.deadline_s is not None and request.deadline_s <= 0:
+            self._end(handle)
+        elif request.deadline_s is not None:
             timer = loop.call_later(request.deadline_s, self._end, handle)
         self._start(loop)
         try:

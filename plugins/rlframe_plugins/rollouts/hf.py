@@ -14,7 +14,7 @@ from rlframe.requests import Completion, FinishReason, Request, Sampling
 from rlframe.serving import (
     StopStrings,
     check_request,
-    check_version,
+    check_weights,
     end_ids,
     load_config,
     load_tokenizer,
@@ -81,7 +81,7 @@ class HFRollout(SteppedRollout):
 
     def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Make these tensors the module's parameters, without a copy."""
-        check_version(version)
+        check_weights(version, tensors)
         with self._lock:
             if self.runner.model is None:
                 self.runner.model = _build(self._model_config, self.spec, tensors)
@@ -226,7 +226,7 @@ def _settings(job: Job) -> Any:
 
     sampling, greedy = job.sampling, job.sampling.temperature == 0
     drawn = {
-        "temperature": sampling.temperature,
+        "temperature": float(sampling.temperature),
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
         "min_p": sampling.min_p or None,

@@ -36,6 +36,8 @@ class _Open:
     seen: Seen = field(default_factory=Seen)
     place: Place | None = None
     aborted: bool = False
+    why: str = "it was taken to be down"
+    """What the last replica was lost for."""
 
     def left(self) -> float | None:
         """Seconds to its deadline."""
@@ -130,7 +132,7 @@ class Router:
                 self._retries += 1
         raise RolloutError(
             f"request '{one.request.request_id}' (group {one.request.group_id}) lost its replica "
-            f"{self._options.losses + 1} times: it may be what kills them"
+            f"{self._options.losses + 1} times: it may be what kills them; the last time: {one.why}"
         )
 
     async def _attempt(self, place: Place, one: _Open, rest: Request) -> Completion | None:
@@ -145,7 +147,8 @@ class Router:
             if not task.cancelled():
                 return task.result()
         except ReplicaLost as error:
-            self._fleet.lost(place, str(error))
+            one.why = str(error)
+            self._fleet.lost(place, one.why)
         finally:
             one.place = None
             place.attempts.discard(task)

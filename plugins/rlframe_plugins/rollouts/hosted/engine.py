@@ -13,7 +13,7 @@ from rlframe import ConfigError, RolloutError
 from rlframe.calling.protocol import Mesh
 from rlframe.interfaces.rollout import RolloutEngine, RolloutSpec
 from rlframe.requests import Completion, Request
-from rlframe.serving import check_request, check_version, load_config
+from rlframe.serving import check_request, check_version, check_weights, load_config
 from rlframe.weights.layout import Layout
 from rlframe_plugins.rollouts.hosted.config import HostedConfig, longest
 from rlframe_plugins.rollouts.hosted.frames import Job
@@ -52,7 +52,7 @@ class HostedRollout(RolloutEngine):
         self._link: Link | None = None
         self._open: dict[int, Request] = {}
         self._version = -1
-        self._asleep = self._paused = False
+        self._asleep = self._paused = self._closed = False
         self._counters = {"requests": 0.0, "prompt_tokens": 0.0, "response_tokens": 0.0}
 
     @abstractmethod
@@ -81,6 +81,8 @@ class HostedRollout(RolloutEngine):
 
     async def generate(self, request: Request) -> Completion:
         """See :class:`RolloutEngine`; on the first rank of a replica."""
+        if self._closed:
+            raise RolloutError("the rollout engine is closed")
         if self._asleep:
             raise RolloutError("the rollout engine is asleep: call wake() before generate()")
         if self._version < 0:
@@ -127,17 +129,19 @@ class HostedRollout(RolloutEngine):
         Raises RolloutError.
         """
         check_version(version)
+        if self._closed:
+            raise RolloutError("the rollout engine is closed")
         if not self.leads:
             self._version = version
             return
-        with self._lock:
+        check_weights(version, tensors)
+        with self._lock, Parcel(tensors) as parcel:
             if self._link is not None and self._link.gone:
-                self.close()
+                self._end()
             if self._link is None:
                 self._start(str(next(iter(tensors.values())).dtype).removeprefix("torch."))
             try:
-                with Parcel(tensors) as parcel:
-                    self.call("load", version, parcel.path, parcel.entries)
+                self.call("load", version, parcel.path, parcel.entries)
             except BaseException:
                 self._version = -1
                 raise
@@ -181,11 +185,8 @@ class HostedRollout(RolloutEngine):
 
     def close(self) -> None:
         """End the engine's processes."""
-        with self._lock:
-            link, self._link = self._link, None
-            self._version = -1
-            if link is not None:
-                link.close()
+        self._closed = True
+        self._end()
 
     # --- for subclasses -----------------------------------------------------------------------
 
@@ -218,6 +219,13 @@ class HostedRollout(RolloutEngine):
     def _replicas(self) -> tuple[tuple[int, ...], ...]:
         mesh = self.spec.mesh or self.mesh_of(self.config, self.rank.world, None)
         return replace(self.spec, mesh=mesh).replicas(self.rank.world)
+
+    def _end(self) -> None:
+        with self._lock:
+            link, self._link = self._link, None
+            self._version = -1
+            if link is not None:
+                link.close()
 
     def _start(self, dtype: str) -> None:
         import torch

@@ -18,9 +18,10 @@ HEAD = 8
 
 @dataclass(frozen=True)
 class Job:
-    """One generation: exact tokens, vLLM's sampling parameters, and what the host looks after.
+    """One generation: exact tokens, the engine's own parameters, and what the host looks after.
 
-    ``stop`` are strings that end it once ``min_new_tokens`` tokens are there.
+    ``limit`` is the most tokens of the response, where the host has to know. ``stop`` are strings
+    that end it once ``min_new_tokens`` tokens are there.
     """
 
     prompt_ids: tuple[int, ...]
@@ -28,6 +29,7 @@ class Job:
     stop: tuple[str, ...] = ()
     min_new_tokens: int = 0
     deadline_s: float | None = None
+    limit: int = 0
 
 
 def framed(message: tuple[Any, ...]) -> bytes:

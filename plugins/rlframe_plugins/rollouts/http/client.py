@@ -86,7 +86,7 @@ class HttpClient:
             return None
         try:
             return json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             return data.decode(errors="replace")
 
     async def events(
@@ -98,16 +98,15 @@ class HttpClient:
         RolloutError for what is no event, and ServerGone where the stream breaks or is silent for
         ``idle_s``.
         """
-        reply = await self._send("POST", path, body, {"Accept": "text/event-stream"})
-        rest, parts = b"", reply.parts()
+        reply = await self._send("POST", path, body, {"Accept": "text/event-stream"}, idle_s)
+        rest, parts = _Lines(), reply.parts()
         try:
             while True:
                 async with asyncio.timeout(idle_s):
                     part = await anext(parts, b"")
                 if not part:
                     return
-                *lines, rest = (rest + part).split(b"\n")
-                for line in lines:
+                for line in rest.after(part):
                     if not line.startswith(b"data:"):
                         continue
                     data = line[5:].strip()
@@ -115,6 +114,8 @@ class HttpClient:
                         await _to_the_end(parts)
                         return
                     yield self._event(path, data)
+                if rest.size > _LONGEST:
+                    self._wrong(path, f"sent an event of more than {_LONGEST} bytes")
         except TimeoutError as error:
             raise self._gone(path, f"was silent for {idle_s:g} s") from error
         except Broken as error:
@@ -127,16 +128,27 @@ class HttpClient:
         self._connections.close()
 
     async def _send(
-        self, method: str, path: str, body: Any, more: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        more: Mapping[str, str] | None = None,
+        head_s: float | None = None,
     ) -> Reply:
-        """The head of a good reply; again where no byte of one came."""
+        """The head of a good reply; again where no byte of one came.
+
+        ``head_s`` bounds the wait for it.
+        """
         data = b"" if body is None else self._encoded(path, body)
         headers = {"Content-Type": "application/json", "Accept": "application/json", **(more or {})}
         if self._options.token:
             headers["Authorization"] = f"Bearer {self._options.token}"
         for left in range(self._options.retries, -1, -1):
             try:
-                reply = await self._connections.send(method, path, headers, data)
+                async with asyncio.timeout(head_s):
+                    reply = await self._connections.send(method, path, headers, data)
+            except TimeoutError as error:
+                raise self._gone(path, f"was silent for {head_s:g} s") from error
             except Unreachable as error:
                 if not left:
                     raise self._gone(path, f"cannot be reached ({error})") from error
@@ -179,7 +191,7 @@ class HttpClient:
     def _event(self, path: str, data: bytes) -> dict[str, Any]:
         try:
             value = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
             self._wrong(path, f"sent an event that is no JSON object: {self._shown(data)}")
@@ -199,6 +211,24 @@ class HttpClient:
         if self._options.token:
             text = text.replace(self._options.token, "***")
         return repr(" ".join(text.split())[:_SHOWN])
+
+
+class _Lines:
+    """Lines of what comes in parts; ``size`` bytes wait for the end of theirs."""
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+        self.size = 0
+
+    def after(self, part: bytes) -> list[bytes]:
+        """Those that this part ends."""
+        self._rest.append(part)
+        if b"\n" not in part:
+            self.size += len(part)
+            return []
+        *lines, rest = b"".join(self._rest).split(b"\n")
+        self._rest, self.size = [rest], len(rest)
+        return lines
 
 
 async def _to_the_end(parts: AsyncGenerator[bytes, None]) -> None:

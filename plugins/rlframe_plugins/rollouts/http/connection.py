@@ -230,7 +230,7 @@ async def _head(reader: asyncio.StreamReader) -> tuple[int, str, dict[str, str]]
             raise Broken("the reply's head is too long") from error
         version, _, rest = lines[0].partition(" ")
         status, _, reason = rest.partition(" ")
-        if not version.startswith("HTTP/1.") or not status.isdigit():
+        if not version.startswith("HTTP/1.") or not (status.isascii() and status.isdigit()):
             raise Broken(f"no HTTP: {lines[0][:80]!r}")
         if int(status) >= 200:  # those below come before the reply
             pairs = (line.partition(":") for line in lines[1:] if line)

@@ -118,9 +118,19 @@ class HttpRollout(RolloutEngine):
         try:
             future = self._loop.submit(self._router.generate(plain))
             found = await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closed and task is not None and not task.cancelling():
+                raise RolloutError("the rollout engine was closed") from None
+            raise
         finally:
             with self._lock:
                 self._busy(-1)
+        if self._limits[0] and max(found.token_ids, default=0) >= self._limits[0]:
+            raise RolloutError(
+                f"a server drew token id {max(found.token_ids)}, outside of the model's 0 to "
+                f"{self._limits[0] - 1}: does it serve another model?"
+            )
         with self._lock:
             self._counters["requests"] += 1
             self._counters["prompt_tokens"] += len(request.prompt_ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from rlframe_plugins.rollouts.http.client import HttpClient, HttpOptions
 from rlframe_plugins.rollouts.http.figures import Metrics, Shown
 from rlframe_plugins.rollouts.replicas import Replica, ReplicaLost, Seen
 
-__all__ = ["Part", "Server", "finish_reason"]
+__all__ = ["Part", "Server", "check_part", "finish_reason"]
 
 _FIGURES_S = 5.0
 """A server that takes longer to show its figures shows none."""
@@ -38,6 +39,8 @@ class Server(Replica):
     ``limit_s`` bounds everything but a generation, seconds; ``idle_s`` the silence within one.
     """
 
+    exact: bool = True
+    """Whether it counts tokens as the run does, and may so be held to its limit."""
     metrics: ClassVar[Metrics] = Metrics({}, {})
     """What is known of its ``/metrics``."""
 
@@ -105,14 +108,45 @@ class Server(Replica):
         """Close idle connections."""
         self.client.close()
 
+    async def _understood(self, request: Request) -> AsyncGenerator[Part, None]:
+        """:meth:`parts`, whose surprise at an answer is told as what it is."""
+        try:
+            async with contextlib.aclosing(self.parts(request)) as parts:
+                async for part in parts:
+                    yield part
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise RolloutError(
+                f"{self.name} sent what is no response: {type(error).__name__}: {error}"
+            ) from error
+
     async def _read(self, request: Request, seen: Seen) -> FinishReason:
-        async with contextlib.aclosing(self.parts(request)) as parts:
+        async with contextlib.aclosing(self._understood(request)) as parts:
             async for part in parts:
                 self.signs += 1
+                left = request.sampling.max_new_tokens - len(seen.token_ids)
+                check_part(self.name, part, left if self.exact else None)
                 seen.add(part.token_ids, part.logprobs, part.versions)
                 if part.finish is not None:
                     return finish_reason(self.name, part.finish)
         raise ReplicaLost(f"{self.name} ended a response without a reason")
+
+
+def check_part(who: str, part: Part, left: int | None) -> None:
+    """Raise RolloutError for tokens that are none, or more than ``left`` where that is a number."""
+    wrong = [one for one in part.token_ids if type(one) is not int or one < 0]
+    if wrong:
+        raise RolloutError(f"{who} sent {wrong[0]!r} where a token id is due")
+    if not all(type(one) in (int, float) and math.isfinite(one) for one in part.logprobs):
+        raise RolloutError(f"{who} sent a log-probability that is no number")
+    if not all(type(one) is int for one in part.versions):
+        raise RolloutError(f"{who} sent a version of weights that is no number")
+    if not len(part.token_ids) == len(part.logprobs) == len(part.versions):
+        raise RolloutError(
+            f"{who} sent {len(part.token_ids)} tokens, {len(part.logprobs)} log-probabilities and "
+            f"{len(part.versions)} versions together"
+        )
+    if left is not None and len(part.token_ids) > left:
+        raise RolloutError(f"{who} sent more tokens than it was asked for")
 
 
 def finish_reason(who: str, said: str) -> FinishReason:

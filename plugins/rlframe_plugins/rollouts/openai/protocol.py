@@ -30,6 +30,10 @@ class Form:
     decode: Callable[[Sequence[int]], str]
 
 
+_CHARACTERS = 1000
+"""More of them a token are no text of a model."""
+
+
 class OpenAIServer(Server):
     """One endpoint; its address is that before ``/chat/completions``."""
 
@@ -37,7 +41,7 @@ class OpenAIServer(Server):
         self, url: str, options: HttpOptions, limit_s: float, idle_s: float, form: Form
     ) -> None:
         super().__init__(url, options, limit_s, idle_s)
-        self._form = form
+        self._form, self.exact = form, form.api == "ids"
 
     async def check(self) -> str:
         """See :class:`Replica`: any answer will do, since not all list their models."""
@@ -48,7 +52,8 @@ class OpenAIServer(Server):
     async def parts(self, request: Request) -> AsyncGenerator[Part, None]:
         """See :class:`Server`; text comes whole, since its tokens are known at the end only."""
         path = "/chat/completions" if self._form.api == "chat" else "/completions"
-        text, finish = list[str](), ""
+        text, size, finish = list[str](), 0, ""
+        most = _CHARACTERS * (request.sampling.max_new_tokens + 1)
         events = self.client.events(path, self._body(request), self.idle_s)
         async with contextlib.aclosing(events):
             async for event in events:
@@ -61,6 +66,9 @@ class OpenAIServer(Server):
                     yield self._tokens(choice, finish or None)
                 else:
                     text.append(_text_of(choice))
+                    size += len(text[-1])
+                    if size > most:
+                        raise RolloutError(f"{self.name} sent more than {most} characters")
         if self._form.api != "ids" and finish:
             ids = self._form.encode("".join(text))
             yield Part(ids, [0.0] * len(ids), [0] * len(ids), finish)

@@ -9,7 +9,7 @@ from typing import Any
 from rlframe.errors import RolloutError
 from rlframe_plugins.rollouts.hosted.core import HostedCore, Live
 from rlframe_plugins.rollouts.hosted.parcel import opened_parcel
-from rlframe_plugins.rollouts.http.server import finish_reason
+from rlframe_plugins.rollouts.http.server import check_part, finish_reason
 from rlframe_plugins.rollouts.sglang.api import Api
 from rlframe_plugins.rollouts.sglang.protocol import part_of
 from rlframe_plugins.rollouts.sglang.weights import buckets, part_name
@@ -51,6 +51,7 @@ class SGLangCore(HostedCore):
             async with contextlib.aclosing(events):
                 async for event in events:
                     part = part_of(self.name, event, have, masked=masked)
+                    check_part(self.name, part, live.job.limit - have)
                     self._tally(event["meta_info"], len(part.token_ids), first=not have)
                     have += len(part.token_ids)
                     live.add(part.token_ids, part.logprobs, part.versions)

@@ -14,14 +14,14 @@ from rlframe.config import check_range
 from rlframe.errors import RolloutError
 from rlframe.interfaces.rollout import RolloutSpec
 from rlframe.requests import Request
-from rlframe.serving import check_version
+from rlframe.serving import check_weights
 from rlframe_plugins.rollouts.http.client import HttpOptions
 from rlframe_plugins.rollouts.http.engine import HttpConfig, HttpRollout
 from rlframe_plugins.rollouts.http.server import Part
 from rlframe_plugins.rollouts.replicas import ReplicaLost
 from rlframe_plugins.rollouts.sglang.broadcast import Broadcast
 from rlframe_plugins.rollouts.sglang.protocol import SGLangServer
-from rlframe_plugins.rollouts.sglang.weights import save_model
+from rlframe_plugins.rollouts.sglang.weights import Whole, save_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +72,7 @@ class SGLangRollout(HttpRollout):
         self._folder: Path | None = None
         self._update: dict[str, Any] = {}
         """The body of the last update."""
-        self._paused, self._tags = False, list[str]()
+        self._paused, self._tags, self._whole = False, list[str](), Whole()
         size = config.bucket_mib * 2**20
         self._broadcast = Broadcast(config.address, config.backend, size, config.limit_s)
         self._sent: tuple[int, Mapping[str, Tensor]] | None = None
@@ -87,7 +87,8 @@ class SGLangRollout(HttpRollout):
 
         Of several workers with the same servers the first one does it.
         """
-        check_version(version)
+        check_weights(version, tensors)
+        self._whole.check(tensors)
         if "weights" in self._tags:
             self._rouse(["weights"])
         if self.leads and self.config.weights == "distributed":
@@ -104,6 +105,7 @@ class SGLangRollout(HttpRollout):
                 "abort_all_requests": False,
             }
             self.do(self.each(self._update_one))
+        self._whole.came(tensors)
         self._version = version
 
     def pause(self, mode: Literal["keep", "abort"] = "keep") -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlframe.config import check_range
 from rlframe.interfaces.rollout import RolloutSpec
@@ -16,6 +17,10 @@ from rlframe_plugins.rollouts.hosted.frames import Job
 from rlframe_plugins.rollouts.hosted.link import Link
 from rlframe_plugins.rollouts.sglang.core import COUNTERS, FIGURES
 from rlframe_plugins.rollouts.sglang.protocol import generation
+from rlframe_plugins.rollouts.sglang.weights import Whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["SGLangEngine", "engine_arguments"]
 
@@ -48,6 +53,17 @@ class SGLangEngine(HostedRollout):
 
     config: SGLangConfig
 
+    def __init__(self, config: SGLangConfig, spec: RolloutSpec) -> None:
+        super().__init__(config, spec)
+        self._whole = Whole()
+
+    def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        """See :class:`HostedRollout`; all weights must come."""
+        if self.leads:
+            self._whole.check(tensors)
+        super().load(version, tensors)
+        self._whole.came(tensors)
+
     def linked(self, threads: int, *, gpu: bool) -> Link:
         """See :class:`HostedRollout`."""
         ours = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -69,7 +85,8 @@ class SGLangEngine(HostedRollout):
     def job(self, request: Request, limit: int) -> Job:
         """See :class:`HostedRollout`."""
         prompt = tuple(map(int, request.prompt_ids))
-        return Job(prompt, generation(request.sampling, limit), deadline_s=request.deadline_s)
+        asked = generation(request.sampling, limit)
+        return Job(prompt, asked, deadline_s=request.deadline_s, limit=limit)
 
 
 def engine_arguments(

@@ -141,20 +141,22 @@ def part_of(who: str, event: Mapping[str, Any], have: int, *, masked: bool) -> P
         fresh = int(meta["completion_tokens"]) - have
         reason = meta["finish_reason"]
         logprobs = _logprobs(meta, masked, fresh)
-    except (KeyError, TypeError) as error:
+        new = list(ids[-fresh:]) if fresh > 0 else []
+        versions = _versions(meta, have, len(new))
+        finish = None if reason is None else str(reason["type"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RolloutError(
-            f"{who} sent an event without {error}: is it SGLang 0.5.22 or later?"
+            f"{who} sent an event that cannot be read ({type(error).__name__}: {error}): is it "
+            "SGLang 0.5.22 or later?"
         ) from error
-    new = list(ids[-fresh:]) if fresh > 0 else []
     if len(new) != max(fresh, 0) or len(logprobs) != len(new):
         raise RolloutError(
             f"{who} sent {len(ids)} tokens and {len(logprobs)} of their log-probabilities for "
             f"{fresh} new tokens"
         )
-    finish = None if reason is None else str(reason["type"])
     if finish == "abort" and str(reason.get("status_code", "")).startswith("5"):
         raise ReplicaLost(f"{who} gave a request up: {reason.get('message', '')}")
-    return Part(new, logprobs, _versions(meta, have, len(new)), finish)
+    return Part(new, logprobs, versions, finish)
 
 
 def _logprobs(meta: Mapping[str, Any], masked: bool, fresh: int) -> list[float]:

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlframe.errors import RolloutError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["buckets", "part_name", "save_model"]
+__all__ = ["Whole", "buckets", "part_name", "save_model"]
 
 _BESIDE = ("*.json", "*.jinja", "tokenizer.model", "*.txt")
 """Files of a model besides its weights."""
@@ -38,6 +40,23 @@ def save_model(folder: Path, source: str, tensors: Mapping[str, Tensor]) -> Path
     for old in itertools.islice(before, max(len(before) - 1, 0)):
         shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+class Whole:
+    """Whether all weights come: SGLang keeps those that do not as they were, silently."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def check(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raise RolloutError where one is missing that came before."""
+        missing = sorted(self._known - set(tensors))
+        if missing:
+            raise RolloutError(f"no weights came for {missing[:3]}, which came before")
+
+    def came(self, tensors: Mapping[str, Tensor]) -> None:
+        """These were taken."""
+        self._known = set(tensors)
 
 
 def buckets(

@@ -15,7 +15,7 @@ from rlframe.requests import Completion, Request
 from rlframe.serving import (
     StopStrings,
     check_request,
-    check_version,
+    check_weights,
     end_ids,
     load_config,
     load_tokenizer,
@@ -126,11 +126,11 @@ class TorchRollout(SteppedRollout):
 
     def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Look at these tensors from now on; in-place changes need only a new version."""
-        check_version(version)
+        check_weights(version, tensors)
         with self._lock:
             if self.config.tensor_parallel > 1 and self._team is None:
                 self._join(next(iter(tensors.values())).device)
-            weights = Weights.view(self._arch, tensors)
+            weights = Weights.view(self._decoder.arch, tensors)
             if self._follower is not None:
                 self._follower.load(version, weights)
                 return

@@ -53,8 +53,9 @@ class Weights:
 
     @classmethod
     def view(cls, arch: Arch, tensors: Mapping[str, Tensor]) -> Weights:
-        """Share ``tensors``. Raises ModelError: one is missing, unknown, or of another dtype."""
+        """Share ``tensors``. Raises ModelError: one is missing, unknown, or of another form."""
         reader = _Reader(tensors)
+        _check_shapes(arch, tensors)
         layers = tuple(reader.layer(f"model.layers.{i}.") for i in range(arch.layers))
         embed = reader.take("model.embed_tokens.weight")
         norm = reader.take("model.norm.weight")[:, None]
@@ -89,6 +90,38 @@ class Weights:
                 if linear.bias is not None:
                     out[f"{name}.bias"] = linear.bias[:, 0]
         return out
+
+
+def _check_shapes(arch: Arch, tensors: Mapping[str, Tensor]) -> None:
+    """Raise ModelError where a shape is not the model's; 0 stands for any size."""
+    hidden, query, key = arch.hidden, arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
+    wanted = {
+        "embed_tokens": (0, hidden),
+        "lm_head": (0, hidden),
+        "q_proj": (query, hidden),
+        "k_proj": (key, hidden),
+        "v_proj": (key, hidden),
+        "o_proj": (hidden, query),
+        "gate_proj": (0, hidden),
+        "up_proj": (0, hidden),
+        "down_proj": (hidden, 0),
+        "norm": (hidden,),
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+    }
+    for name, tensor in tensors.items():
+        module, _, kind = name.rpartition(".")
+        shape = wanted.get(module.rpartition(".")[2])
+        if shape is None or kind != "weight":
+            continue
+        fits = len(shape) == tensor.ndim and all(
+            size in (0, found) for size, found in zip(shape, tensor.shape, strict=True)
+        )
+        if not fits:
+            raise ModelError(
+                f"rollout 'torch' was given '{name}' of shape {tuple(tensor.shape)}, where the "
+                f"model has {tuple(size or 'any' for size in shape)}"
+            )
 
 
 def _parts(fused: tuple[Linear, ...], sizes: tuple[int, ...]) -> list[Linear]:

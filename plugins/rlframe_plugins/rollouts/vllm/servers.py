@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlframe import Request, RolloutError
 from rlframe.interfaces.rollout import RolloutSpec
-from rlframe.serving import check_version, end_ids, load_config, seed_of
+from rlframe.serving import check_weights, end_ids, load_config, seed_of
 from rlframe_plugins.rollouts.hosted.parcel import Parcel
 from rlframe_plugins.rollouts.http.client import HttpOptions
 from rlframe_plugins.rollouts.http.engine import HttpConfig, HttpRollout
@@ -62,7 +62,7 @@ class VLLMServers(HttpRollout):
 
     def load(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Give every server these weights; all serve them, or RolloutError."""
-        check_version(version)
+        check_weights(version, tensors)
         before, self._parcel = self._parcel, Parcel(tensors, self.config.directory)
         if before is not None:
             before.close()

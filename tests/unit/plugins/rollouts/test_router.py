@@ -175,8 +175,35 @@ def test_a_request_that_kills_every_replica_is_given_up() -> None:
         finally:
             killer.cancel()
 
-    with pytest.raises(RolloutError, match=r"lost its replica 4 times.*may be what kills"):
+    with pytest.raises(RolloutError, match=r"lost its replica 4 times.*may be what kills.*died"):
         run_in_virtual_time(go())
+
+
+def test_a_welcome_that_fails_in_whatever_way_is_tried_again() -> None:
+    """The replica stays away, and the others are checked all the same."""
+    replicas, router = made(2, check_s=1.0)
+    plain, tries = replicas[0].welcome, [KeyError("version"), ValueError("x"), None]
+
+    async def welcome() -> None:
+        found = tries.pop(0)
+        if found is not None:
+            raise found
+        await plain()
+
+    replicas[0].welcome = welcome  # type: ignore[method-assign]
+    request = ask(tokens=40)
+
+    async def go() -> Completion:
+        task = asyncio.create_task(router.generate(request))
+        await asyncio.sleep(3.5)
+        replicas[0].die()
+        await asyncio.sleep(3)
+        replicas[0].rise()
+        return await task
+
+    whole(request, run_in_virtual_time(go()))
+    assert tries == []
+    assert len(router.up) == 2
 
 
 def test_abort_and_deadline_end_with_what_there_is() -> None:

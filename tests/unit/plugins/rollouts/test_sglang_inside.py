@@ -93,6 +93,19 @@ def test_refused_weights_leave_none_and_the_next_ones_serve(made: Hosted, path: 
     assert set(run(made, Request(PROMPTS[1], SAMPLINGS[0]))[0].versions) == {3}
 
 
+def test_a_weight_that_came_before_must_come_again(made: Hosted, path: Path) -> None:
+    """SGLang would keep the old one; what serves goes on."""
+    tensors = RolloutReference(path).tensors()
+    name = "model.layers.1.mlp.down_proj.weight"
+    with pytest.raises(RolloutError, match="no weights came for .*down_proj"):
+        made.load(2, {n: t for n, t in tensors.items() if n != name})
+    assert made.version == 1
+    with pytest.raises(RolloutError, match="no use for 1 given tensors"):
+        made.load(2, tensors | {"more": tensors[name]})
+    made.load(3, tensors)
+    assert set(run(made, Request(PROMPTS[1], SAMPLINGS[0]))[0].versions) == {3}
+
+
 @pytest.mark.parametrize("level", [1, 2])
 def test_sleep_under_requests_and_a_load_before_wake(made: Hosted, path: Path, level: int) -> None:
     """Requests end first; weights get their memory again for what comes into it."""
