@@ -39,7 +39,8 @@ DS_VENV := .venv-deepspeed
 DS_ENV  := TORCH_EXTENSIONS_DIR=$(CURDIR)/$(DS_VENV)/extensions OMP_NUM_THREADS=1
 PLAN_TESTS := tests/unit/plugins/mappers/test_written_plans.py
 DS_TESTS := tests/conformance/test_deepspeed.py tests/e2e/test_deepspeed_runs.py \
-	$(wildcard tests/unit/strategies/test_deepspeed*.py) $(PLAN_TESTS)
+	$(wildcard tests/unit/strategies/test_deepspeed*.py) $(PLAN_TESTS) \
+	tests/contracts/test_recipes.py
 
 $(DS_VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(DS_VENV)/bin/python || $(PYTHON) -m venv $(DS_VENV)
@@ -56,7 +57,8 @@ test-deepspeed: $(DS_VENV)/.ops  ## tests of strategy deepspeed, in an environme
 
 MEGATRON := .venv-megatron
 MEGATRON_TESTS := tests/conformance/test_megatron.py tests/unit/strategies/megatron \
-	tests/e2e/test_megatron_runs.py tests/e2e/test_megatron_hybrid.py $(PLAN_TESTS)
+	tests/e2e/test_megatron_runs.py tests/e2e/test_megatron_hybrid.py $(PLAN_TESTS) \
+	tests/contracts/test_recipes.py
 MEGATRON_PIP := $(MEGATRON)/bin/python -m pip install --quiet --disable-pip-version-check
 
 $(MEGATRON)/.installed: pyproject.toml constraints.txt
@@ -118,7 +120,7 @@ test-browser: $(BROWSER_VENV)/.installed  ## the page of rlframe report in a rea
 
 INSTALLED := .venv-install
 
-test-install: $(VENV)/.installed  ## sdist and wheel in a new environment with all that they need; a short run
+test-install: $(VENV)/.installed  ## sdist, wheel and strangers' packages in a new environment; short runs
 	rm -rf $(INSTALLED)
 	$(BIN)/python -m build --no-isolation --outdir $(INSTALLED)/dist . > /dev/null
 	$(PYTHON) -m venv $(INSTALLED)
@@ -127,6 +129,9 @@ test-install: $(VENV)/.installed  ## sdist and wheel in a new environment with a
 	$(INSTALLED)/bin/python -m pip check
 	mkdir $(INSTALLED)/away
 	cd $(INSTALLED)/away && ../bin/rlframe doctor && ../bin/rlframe fit steps=2
+	$(INSTALLED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pytest
+	RLFRAME_INSTALLED=$(CURDIR)/$(INSTALLED)/bin/python \
+		$(BIN)/python -m pytest -rs tests/third_party/test_installed.py
 
 bench: $(VENV)/.installed  ## run every benchmark (QUICK=1: the shortest runs); results go to benchmarks/results
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \

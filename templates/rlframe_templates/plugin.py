@@ -18,7 +18,9 @@ def rlframe_defaults() -> str:
 
 @hookimpl
 def rlframe_cli(subcommands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``rlframe new``."""
+    """Add ``rlframe new`` and ``rlframe recipes``."""
     from rlframe_templates.new import add_command
+    from rlframe_templates.recipe_list import add_recipes_command
 
     add_command(subcommands)
+    add_recipes_command(subcommands)

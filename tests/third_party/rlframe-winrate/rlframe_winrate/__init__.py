@@ -1,0 +1,1 @@
+"""Win rates, near numbers, and a second guess."""
