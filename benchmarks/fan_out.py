@@ -23,7 +23,7 @@ from sides.karmarkar_karp import differencing
 from rlframe.batching.balance import deal, sequence_costs
 from rlframe.batching.batch import Batch
 from rlframe.batching.packed import Packed
-from rlframe.batching.plan import UpdatePlan, plan_update
+from rlframe.batching.plan import UpdatePlan, plan_batch
 from rlframe.calling.fan_out import Share, collect, distribute
 from rlframe.calling.protocol import DP_METRIC, THREE_D_PROTO, Mesh
 
@@ -74,9 +74,8 @@ class Timer:
 
 
 def plan_of(batch: Batch, ranks: int) -> UpdatePlan:
-    return plan_update(
-        batch.lengths("prompt_ids") + batch.lengths("response_ids"),
-        np.asarray(batch["group_ids"]),
+    return plan_batch(
+        batch,
         epochs=1,
         minibatch_prompts=0,
         budget=4096,

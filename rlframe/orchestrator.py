@@ -10,14 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import numpy as np
-
 from rlframe.algorithm import RoleSpec
 from rlframe.asking import ask, ask_atoms, ask_mapping
 from rlframe.batching.assemble import join_entries
 from rlframe.batching.batch import Batch
 from rlframe.batching.ledger import Ledger
-from rlframe.batching.plan import UpdatePlan, plan_update
+from rlframe.batching.plan import UpdatePlan, plan_batch
 from rlframe.calling.together import infer_together, update_together
 from rlframe.collecting.entry import GroupEntry
 from rlframe.collecting.gathering import Gathering
@@ -171,9 +169,8 @@ class Orchestrator:
     def plan_update(self, role: RoleSpec, batch: Batch) -> UpdatePlan:
         """Epochs x mini-batches x micro-batches of one role's update."""
         epochs, prompts = role.schedule(self.algorithm.config)
-        return plan_update(
-            batch.lengths("prompt_ids") + batch.lengths("response_ids"),
-            np.asarray(batch["group_ids"]),
+        return plan_batch(
+            batch,
             epochs=epochs,
             minibatch_prompts=prompts,
             budget=self.config.role(role.name).optim.tokens_per_microbatch,

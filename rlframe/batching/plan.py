@@ -9,6 +9,7 @@ empty one stands where a rank has too few atoms.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,17 @@ from rlframe.batching.balance import WIDTH, deal, imbalance, sequence_costs
 from rlframe.batching.packed import ragged_index
 from rlframe.errors import BatchError
 
-__all__ = ["MiniBatchPlan", "UpdatePlan", "infer_plan", "plan_update"]
+if TYPE_CHECKING:
+    from rlframe.batching.batch import Batch
+
+__all__ = [
+    "MiniBatchPlan",
+    "UpdatePlan",
+    "infer_plan",
+    "plan_batch",
+    "plan_update",
+    "sequence_lengths",
+]
 
 Rows = NDArray[np.int64]
 
@@ -69,6 +80,36 @@ class UpdatePlan:
         local = [tuple(np.searchsorted(rows, micro) for micro in step) for step in mine]
         steps = zip(local, self.minibatches, strict=True)
         return rows, UpdatePlan(tuple(MiniBatchPlan((m,), step.imbalance) for m, step in steps))
+
+
+def sequence_lengths(batch: Batch) -> Rows:
+    """Tokens (B,) of each row, prompt and response together."""
+    return batch.lengths("prompt_ids") + batch.lengths("response_ids")
+
+
+def plan_batch(
+    batch: Batch,
+    *,
+    budget: int,
+    epochs: int = 1,
+    minibatch_prompts: int = 0,
+    ranks: int = 1,
+    atom_ids: Rows | None = None,
+    seed: int = 0,
+    width: int = WIDTH,
+) -> UpdatePlan:
+    """:func:`plan_update` of a batch's rows, by their lengths and groups."""
+    return plan_update(
+        sequence_lengths(batch),
+        np.asarray(batch["group_ids"]),
+        epochs=epochs,
+        minibatch_prompts=minibatch_prompts,
+        budget=budget,
+        ranks=ranks,
+        atom_ids=atom_ids,
+        seed=seed,
+        width=width,
+    )
 
 
 def plan_update(

@@ -12,7 +12,7 @@ import torch
 
 from rlframe.asking import MethodError
 from rlframe.batching.batch import Batch
-from rlframe.batching.plan import UpdatePlan
+from rlframe.batching.plan import UpdatePlan, sequence_lengths
 from rlframe.calling.protocol import ONE_TO_ALL, Protocol, protocol_of
 from rlframe.config import Selected
 from rlframe.errors import EngineError, MethodFault, RlframeError, WorkerError
@@ -162,7 +162,7 @@ def _tokens(args: Sequence[Any]) -> int:
     batch = next((arg for arg in args if isinstance(arg, Batch)), None)
     if batch is None or "prompt_ids" not in batch or "response_ids" not in batch:
         return 0
-    lengths = batch.lengths("prompt_ids") + batch.lengths("response_ids")
+    lengths = sequence_lengths(batch)
     plan = next((arg for arg in args if isinstance(arg, UpdatePlan)), None)
     if plan is None:
         return int(lengths.sum())

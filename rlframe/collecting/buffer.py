@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,11 +11,15 @@ from rlframe.collecting.entry import GroupEntry
 from rlframe.interfaces.loop import Sampler
 from rlframe.interfaces.transfer import TransferEngine
 
-__all__ = ["Buffer", "InOrder", "buffer_state"]
+__all__ = ["Buffer", "InOrder", "Sorted", "buffer_state"]
 
 
-class InOrder(Sampler):
-    """The oldest draw first."""
+class Sorted(Sampler):
+    """Takes groups by a key, the least first."""
+
+    @abstractmethod
+    def key(self, entry: GroupEntry) -> Any:
+        """What groups are sorted by."""
 
     def choose(
         self,
@@ -24,8 +29,15 @@ class InOrder(Sampler):
         played: Sequence[int] = (),
     ) -> list[int]:
         """See :class:`Sampler`."""
-        order = sorted(range(len(waiting)), key=lambda i: waiting[i].group_id)
-        return order[:count]
+        return sorted(range(len(waiting)), key=lambda i: self.key(waiting[i]))[:count]
+
+
+class InOrder(Sorted):
+    """The oldest draw first."""
+
+    def key(self, entry: GroupEntry) -> Any:
+        """See :class:`Sorted`."""
+        return entry.group_id
 
 
 class Buffer:

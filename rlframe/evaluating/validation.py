@@ -11,7 +11,7 @@ from typing import Any
 from rlframe.algorithm import Algorithm
 from rlframe.batching.assemble import join_entries
 from rlframe.batching.batch import Batch
-from rlframe.batching.plan import plan_update
+from rlframe.batching.plan import plan_batch
 from rlframe.collecting.client import CollectorClient
 from rlframe.config import Config
 from rlframe.data import read_rows
@@ -53,9 +53,8 @@ def validator_of(
             return lambda: model_scores(collector, rows, scorers, groups)
         return lambda: validation_metrics(collector.validate(rows).result())
     batch = join_entries(collector.collect(rows).result().accepted)
-    plan = plan_update(
-        batch.lengths("prompt_ids") + batch.lengths("response_ids"),
-        batch["group_ids"].numpy(),
+    plan = plan_batch(
+        batch,
         epochs=1,
         minibatch_prompts=0,
         budget=config.optim.tokens_per_microbatch,

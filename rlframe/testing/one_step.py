@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from rlframe.algorithm import Algorithm, Output, RoleSpec
 from rlframe.batching.batch import Batch
-from rlframe.batching.plan import MiniBatchPlan, plan_update
+from rlframe.batching.plan import MiniBatchPlan, plan_batch
 from rlframe.testing.simulated_update import Rows, simulate_step
 
 if TYPE_CHECKING:
@@ -69,9 +68,8 @@ def one_step(
 
 
 def _plan(algorithm: Algorithm, batch: Batch, budget: int, ranks: int) -> MiniBatchPlan:
-    plan = plan_update(
-        batch.lengths("prompt_ids") + batch.lengths("response_ids"),
-        np.asarray(batch["group_ids"]),
+    plan = plan_batch(
+        batch,
         epochs=1,
         minibatch_prompts=0,
         budget=budget,

@@ -10,14 +10,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from rlframe.algorithm import Algorithm, Output, RoleSpec
 from rlframe.batching.assemble import batch_of
 from rlframe.batching.batch import Batch
-from rlframe.batching.plan import plan_update
+from rlframe.batching.plan import plan_batch
 from rlframe.collecting.entry import GroupSummary
 from rlframe.learning.advantages import checked_columns
 from rlframe.recording.metrics import ROLE_PREFIX, batch_metrics
@@ -149,9 +148,8 @@ class ToyTask:
     def _update(self, role: RoleSpec, batch: Batch) -> dict[str, float]:
         config = self.algorithm.config
         prompts = role.minibatch_prompts
-        plan = plan_update(
-            batch.lengths("prompt_ids") + batch.lengths("response_ids"),
-            np.asarray(batch["group_ids"]),
+        plan = plan_batch(
+            batch,
             epochs=config.epochs if role.epochs is None else role.epochs,
             minibatch_prompts=config.minibatch_prompts if prompts is None else prompts,
             budget=1000,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rlframe.batching.batch import Batch
 from rlframe.batching.packed import Packed
-from rlframe.batching.plan import UpdatePlan, infer_plan
+from rlframe.batching.plan import UpdatePlan, infer_plan, sequence_lengths
 from rlframe.calling.background import BackgroundCall
 from rlframe.errors import ConfigError, TrainingError
 from rlframe.interfaces.checkpoint import AfterGeneration, HandedOver, Transport
@@ -244,7 +244,7 @@ class CausalLMEngine(ModelEngine):
 
     def _even(self, batch: Batch) -> list[NDArray[np.int64]]:
         """Micro-batches of this rank's rows, as many as on the rank that needs most."""
-        lengths = batch.lengths("prompt_ids") + batch.lengths("response_ids")
+        lengths = sequence_lengths(batch)
         micros = list(infer_plan(lengths, self._spec.tokens_per_microbatch).micros[0])
         most = int(self._strategy.reduce(torch.tensor(float(len(micros))), "max"))
         return micros + [np.zeros(0, np.int64)] * (most - len(micros))

@@ -6,7 +6,6 @@ What the packages need is this environment's; ``make test-install`` installs the
 from __future__ import annotations
 
 import json
-import os
 import site
 import subprocess
 import sys
@@ -16,26 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.fresh import new_venv, run
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("rlframe", "algorithms/rlframe_algorithms", "strategies/rlframe_strategies")
 PARTS += ("plugins/rlframe_plugins", "templates/rlframe_templates")
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PIP_NO_INDEX": "1", "PYTHONPATH": ""}
-
-
-def run(*command, cwd: Path) -> str:
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}"
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -83,18 +69,13 @@ def test_the_source_archive_has_what_tests_and_docs_need(built):
 
 
 def test_the_wheel_installs_and_runs(built, tmp_path):
-    venv = tmp_path / "venv"
-    run(sys.executable, "-m", "venv", venv, cwd=tmp_path)
-    python = venv / "bin" / "python"
-    where = "import site; print(site.getsitepackages()[0])"
-    packages = Path(run(python, "-c", where, cwd=tmp_path).strip())
     # Folders alone: no .pth of theirs is read, so that the checkout is not on the way.
-    (packages / "outer.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+    python, packages = new_venv(tmp_path / "venv", *site.getsitepackages())
     run(python, "-m", "pip", "install", "--no-deps", built[1], cwd=tmp_path)
     place = run(python, "-c", "import rlframe; print(rlframe.__file__)", cwd=tmp_path)
     assert Path(place.strip()).is_relative_to(packages)
 
-    rlframe = venv / "bin" / "rlframe"
+    rlframe = python.parent / "rlframe"
     told = json.loads(run(rlframe, "doctor", "--json", cwd=tmp_path))
     assert told["ok"]
     plugins = json.loads(run(rlframe, "plugins", "--json", cwd=tmp_path))

@@ -3,47 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import site
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rlframe_templates.new import KINDS
+from tests.e2e.fresh import new_venv, run
 from tests.e2e.small import make_model, make_questions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PIP_NO_INDEX": "1", "PYTHONPATH": ""}
-
-
-def run(*command, cwd: Path) -> str:
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}"
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory) -> Path:
     """A new environment that sees this one's packages, so that nothing is downloaded."""
-    folder = tmp_path_factory.mktemp("fresh") / "venv"
-    run(sys.executable, "-m", "venv", folder, cwd=folder.parent)
-    found = folder / "bin" / "python"
-    where = "import site; print(site.getsitepackages()[0])"
-    packages = Path(run(found, "-c", where, cwd=folder.parent).strip())
     lines = [f"import site; site.addsitedir({path!r})" for path in site.getsitepackages()]
-    (packages / "outer.pth").write_text("\n".join(lines) + "\n")
-    return found
+    return new_venv(tmp_path_factory.mktemp("fresh") / "venv", *lines)[0]
 
 
 @pytest.fixture(scope="module")

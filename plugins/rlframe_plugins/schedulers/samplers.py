@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from rlframe.collecting.buffer import InOrder
+from rlframe.collecting.buffer import InOrder, Sorted
 from rlframe.collecting.entry import GroupEntry
 from rlframe.interfaces.loop import Sampler
 
 __all__ = ["Freshest", "InOrder", "Windowed"]
 
 
-class Freshest(Sampler):
+class Freshest(Sorted):
     """The groups of the newest weights first; of equal ones the earliest draw."""
 
-    def choose(
-        self,
-        waiting: Sequence[GroupEntry],
-        count: int,
-        version: int,
-        played: Sequence[int] = (),
-    ) -> list[int]:
-        """See :class:`Sampler`."""
-        order = sorted(
-            range(len(waiting)), key=lambda i: (-waiting[i].oldest_version, waiting[i].group_id)
-        )
-        return order[:count]
+    def key(self, entry: GroupEntry) -> Any:
+        """See :class:`Sorted`."""
+        return -entry.oldest_version, entry.group_id
 
 
 class Windowed(Sampler):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlframe.batching.balance import sequence_costs
-from rlframe.batching.plan import plan_update
+from rlframe.batching.plan import plan_batch, sequence_lengths
 from rlframe.calling.fan_out import Share, collect, distribute
 from rlframe.calling.protocol import (
     ALL_TO_ALL,
@@ -108,15 +108,8 @@ def test_a_chunk_that_is_sent_holds_its_rows_alone(mesh, batch):
     budget=st.integers(1, 60),
 )
 def test_a_plan_goes_with_its_rows(mesh, batch, epochs, prompts, budget):
-    lengths = batch.lengths("prompt_ids") + batch.lengths("response_ids")
-    plan = plan_update(
-        lengths,
-        np.asarray(batch["group_ids"]),
-        epochs=epochs,
-        minibatch_prompts=prompts,
-        budget=budget,
-        ranks=mesh.dp,
-    )
+    sizes = {"budget": budget, "ranks": mesh.dp}
+    plan = plan_batch(batch, epochs=epochs, minibatch_prompts=prompts, **sizes)
     shares = distribute(DP_METRIC, mesh, (batch, plan))
     steps = len(plan.minibatches)
     for replica, rank in enumerate(DP_METRIC.collected(mesh)):
@@ -137,7 +130,7 @@ def test_a_plan_goes_with_its_rows(mesh, batch, epochs, prompts, budget):
 def test_rows_are_dealt_by_operations():
     batch = ragged_batch(200)
     shares = distribute(THREE_D_PROTO, Mesh(8), (batch,))
-    costs = sequence_costs(batch.lengths("prompt_ids") + batch.lengths("response_ids"))
+    costs = sequence_costs(sequence_lengths(batch))
     loads = [costs[share.rows].sum() for share in shares]
     assert max(loads) - min(loads) <= 0.05 * np.mean(loads)
     for share in shares:
@@ -201,7 +194,5 @@ def test_what_cannot_be_cut_is_told():
     with pytest.raises(BatchError, match="given Batch, Batch"):
         distribute(DP_PROTO, mesh, (ragged_batch(3), ragged_batch(4)))
     batch = ragged_batch(4)
-    lengths = batch.lengths("response_ids")
-    plan = plan_update(lengths, lengths, epochs=1, minibatch_prompts=0, budget=9, ranks=3)
     with pytest.raises(BatchError, match="plan for 3 ranks was given to 2"):
-        distribute(DP_METRIC, mesh, (batch, plan))
+        distribute(DP_METRIC, mesh, (batch, plan_batch(batch, budget=9, ranks=3)))

@@ -64,81 +64,55 @@ def test_admission_is_closed_form():
     assert admissible(1, 4, 9, 10) == 0
 
 
+def specs(**fixed):
+    """Runs with heavy tails, failures and refused groups."""
+    drawn = {
+        "steps": st.integers(1, 6),
+        "prompts_per_step": st.integers(1, 5),
+        "samples": st.integers(1, 3),
+        "slots": st.integers(1, 9),
+        "replicas": st.integers(1, 3),
+        "train_s": st.sampled_from([0.0, 0.05, 0.5, 3.0]),
+        "accept": st.sampled_from([1.0, 0.6]),
+        "fail_every_s": st.sampled_from([0.0, 0.3, 2.0]),
+        "turns": st.booleans(),
+        "seed": st.integers(0, 10_000),
+        "length": st.just(lambda source: 1 + int(source.paretovariate(1.2)) % 200),
+        "sequence_s": st.just(0.001),
+        "repair_s": st.just(0.2),
+    }
+    return st.builds(SimSpec, **drawn | {name: st.just(value) for name, value in fixed.items()})
+
+
+def simulated(spec, scheduler):
+    """What a run did, each group of which was learned from once."""
+    report = SimRun(spec).simulate(scheduler)
+    assert [len(groups) for groups in report.learned] == [spec.prompts_per_step] * spec.steps
+    learned = {g for groups in report.learned for g in groups}
+    assert len(learned) == spec.prompts_per_step * spec.steps
+    return report
+
+
 @given(
+    spec=specs(),
     bound=st.integers(0, 4),
-    steps=st.integers(1, 6),
-    count=st.integers(1, 4),
-    samples=st.integers(1, 3),
-    slots=st.integers(1, 9),
-    replicas=st.integers(1, 3),
-    train_s=st.sampled_from([0.0, 0.05, 0.5, 3.0]),
-    accept=st.sampled_from([1.0, 0.6]),
-    fails=st.sampled_from([0.0, 0.3, 2.0]),
     way=st.sampled_from(["in-flight", "abort", "drain"]),
     sampler=st.sampled_from(["in-order", "freshest", "windowed"]),
-    turns=st.booleans(),
-    seed=st.integers(0, 10_000),
 )
 @settings(max_examples=200, deadline=None)
-def test_async_in_virtual_time(
-    bound, steps, count, samples, slots, replicas, train_s, accept, fails, way, sampler, turns, seed
-):
-    spec = SimSpec(
-        steps=steps,
-        prompts_per_step=count,
-        samples=samples,
-        length=lambda source: 1 + int(source.paretovariate(1.2)) % 200,
-        replicas=replicas,
-        slots=slots,
-        sequence_s=0.001,
-        train_s=train_s,
-        accept=accept,
-        fail_every_s=fails,
-        repair_s=0.2,
-        turns=turns,
-        seed=seed,
-    )
+def test_async_in_virtual_time(spec, bound, way, sampler):
     options = AsyncScheduler.Config(staleness=bound, on_update=way, sampler=sampler)
-    report = SimRun(spec).simulate(AsyncScheduler(options))
-    assert [len(groups) for groups in report.learned] == [count] * steps
-    assert len({g for groups in report.learned for g in groups}) == count * steps
+    report = simulated(spec, AsyncScheduler(options))
     assert all(0 <= age <= bound for age in report.ages)
 
 
-@given(
-    steps=st.integers(1, 6),
-    count=st.integers(1, 5),
-    samples=st.integers(1, 3),
-    slots=st.integers(1, 9),
-    replicas=st.integers(1, 3),
-    train_s=st.sampled_from([0.0, 0.05, 3.0]),
-    accept=st.sampled_from([1.0, 0.6]),
-    fails=st.sampled_from([0.0, 0.3, 2.0]),
-    seed=st.integers(0, 10_000),
-)
+@given(spec=specs(turns=False))
 @settings(max_examples=100, deadline=None)
-def test_one_step_off_in_virtual_time(
-    steps, count, samples, slots, replicas, train_s, accept, fails, seed
-):
+def test_one_step_off_in_virtual_time(spec):
     """One version old, but for the first batch and what was refused and drawn anew."""
-    spec = SimSpec(
-        steps=steps,
-        prompts_per_step=count,
-        samples=samples,
-        length=lambda source: 1 + int(source.paretovariate(1.2)) % 200,
-        replicas=replicas,
-        slots=slots,
-        sequence_s=0.001,
-        train_s=train_s,
-        accept=accept,
-        fail_every_s=fails,
-        repair_s=0.2,
-        seed=seed,
-    )
-    report = SimRun(spec).simulate(OneStepOffScheduler(OneStepOffScheduler.Config()))
-    assert [len(groups) for groups in report.learned] == [count] * steps
-    assert len({g for groups in report.learned for g in groups}) == count * steps
-    assert report.ages == [0] * count + [1] * (count * (steps - 1))
+    report = simulated(spec, OneStepOffScheduler(OneStepOffScheduler.Config()))
+    count = spec.prompts_per_step
+    assert report.ages == [0] * count + [1] * (count * (spec.steps - 1))
 
 
 @given(seed=st.integers(0, 1000), accept=st.sampled_from([1.0, 0.5]))

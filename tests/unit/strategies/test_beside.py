@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlframe.batching.batch import Batch
-from rlframe.batching.plan import plan_update
+from rlframe.batching.plan import plan_batch
 from rlframe.config import ModelConfig, OptimConfig, Selected
 from rlframe.errors import ConfigError, ModelError
 from rlframe.interfaces.model import EngineSpec
@@ -68,11 +68,7 @@ def update(folders, budget=100, strategy="single", packing="auto", **options):
     )
     policy.peers = {"policy": policy, "teacher": teacher}
     batch = batch_for(algorithm)
-    lengths = batch.lengths("prompt_ids") + batch.lengths("response_ids")
-    plan = plan_update(
-        lengths, batch["group_ids"].numpy(), epochs=2, minibatch_prompts=0, budget=budget
-    )
-    result = policy.update(batch, plan)
+    result = policy.update(batch, plan_batch(batch, epochs=2, budget=budget))
     weights = {n: v.detach().clone() for n, v in policy._strategy.views().items()}
     policy.close()
     teacher.close()
@@ -119,14 +115,7 @@ def test_the_divergence_is_that_of_the_models_own_logits(folders):
         for path, role in zip(folders, algorithm.roles(), strict=False)
     )
     policy.peers = {"teacher": teacher}
-    plan = plan_update(
-        batch.lengths("prompt_ids"),
-        batch["group_ids"].numpy(),
-        epochs=1,
-        minibatch_prompts=0,
-        budget=100,
-    )
-    figures = policy.evaluate(batch, plan)
+    figures = policy.evaluate(batch, plan_batch(batch, budget=100))
     assert figures["pg_loss"] == pytest.approx(float(np.mean(values)), rel=1e-4)
 
 
@@ -138,12 +127,6 @@ def test_another_vocabulary_and_another_place_are_refused(folders):
     policy = engine(student, algorithm, algorithm.roles()[0])
     policy.peers = {"policy": policy}
     batch = batch_for(algorithm)
-    plan = plan_update(
-        batch.lengths("prompt_ids"),
-        batch["group_ids"].numpy(),
-        epochs=1,
-        minibatch_prompts=0,
-        budget=100,
-    )
+    plan = plan_batch(batch, budget=100)
     with pytest.raises(ConfigError, match=r"set roles\.teacher\.pool"):
         policy.update(batch, plan)

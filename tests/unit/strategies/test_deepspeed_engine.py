@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("deepspeed", reason="strategy 'deepspeed' needs deepspeed: make test-deepspeed")
 
 from rlframe.batching.batch import Batch
-from rlframe.batching.plan import plan_update
+from rlframe.batching.plan import plan_batch
 from rlframe.calling.fan_out import distribute
 from rlframe.calling.protocol import DP_METRIC, Mesh
 from rlframe.config import ModelConfig, OptimConfig, Selected
@@ -79,9 +79,7 @@ def update(rank, folders, made, rows, strategy, options):
     policy = engines["policy"]
     policy.peers = engines
     batch = batch_of(rows)
-    lengths = batch.lengths("prompt_ids") + batch.lengths("response_ids")
-    groups = np.asarray(batch["group_ids"])
-    plan = plan_update(lengths, groups, epochs=1, minibatch_prompts=0, budget=16, ranks=rank.world)
+    plan = plan_batch(batch, budget=16, ranks=rank.world)
     share = distribute(DP_METRIC, Mesh(rank.world), (batch, plan))[rank.rank]
     figures = policy.evaluate(*share.args) | policy.update(*share.args).metrics
     inside = policy._strategy

@@ -8,7 +8,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlframe.batching.batch import Batch
-from rlframe.batching.plan import plan_update
+from rlframe.batching.plan import plan_batch
 from rlframe.config import ModelConfig, OptimConfig, Selected
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
@@ -100,10 +100,8 @@ def outcome(model_dir, algorithm, budget, *, packing="auto", order=None, poison=
     if order is not None:
         batch = batch.take(order)
     engine = engine_for(model_dir, algorithm, packing, tokens_per_microbatch=budget)
-    lengths = batch.lengths("prompt_ids") + batch.lengths("response_ids")
-    plan = plan_update(
-        lengths,
-        batch["group_ids"].numpy(),
+    plan = plan_batch(
+        batch,
         epochs=algorithm.config.epochs,
         minibatch_prompts=algorithm.config.minibatch_prompts,
         budget=budget,
@@ -161,11 +159,7 @@ def test_nonfinite_step_is_skipped_and_named(model_dir):
     batch = Batch.from_columns({**columns, "advantages": bad}, schema=batch.schema)
     engine = engine_for(model_dir, algorithm)
     before = {n: v.detach().clone() for n, v in engine._strategy.views().items()}
-    lengths = batch.lengths("prompt_ids") + batch.lengths("response_ids")
-    plan = plan_update(
-        lengths, batch["group_ids"].numpy(), epochs=1, minibatch_prompts=0, budget=100
-    )
-    result = engine.update(batch, plan)
+    result = engine.update(batch, plan_batch(batch, budget=100))
     assert result.optim_steps == 0
     assert "pg_loss" in result.skipped[0]
     for name, value in engine._strategy.views().items():
@@ -197,9 +191,7 @@ def test_old_logprobs_of_the_same_pass_are_those_of_a_pass_before(model_dir):
     algorithm = grpo("token-mean", kl_coef=0.0)
     batch = rollouts(algorithm)
     bare = batch.select([name for name in batch.columns if name != "old_logprobs"])
-    lengths = bare.lengths("prompt_ids") + bare.lengths("response_ids")
-    groups = bare["group_ids"].numpy()
-    plan = plan_update(lengths, groups, epochs=1, minibatch_prompts=0, budget=30)
+    plan = plan_batch(bare, budget=30)
     found = []
     for before in (False, True):
         engine = engine_for(model_dir, algorithm, tokens_per_microbatch=30)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlframe.batching.batch import Batch
-from rlframe.batching.plan import plan_update
+from rlframe.batching.plan import plan_batch
 from rlframe.config import ModelConfig, OptimConfig, Selected
 from rlframe.interfaces.model import EngineSpec
 from rlframe.interfaces.strategy import ModelSpec, RankInfo
@@ -78,15 +78,8 @@ def learned(rank, path, name, strategy, budget):
         engine = engines[role.name]
         mesh = engine._strategy.mesh
         epochs, prompts = role.schedule(algorithm.config)
-        lengths = batch.lengths("prompt_ids") + batch.lengths("response_ids")
-        plan = plan_update(
-            lengths,
-            np.asarray(batch["group_ids"]),
-            epochs=epochs,
-            minibatch_prompts=prompts,
-            budget=budget,
-            ranks=mesh.dp,
-        )
+        sizes = {"budget": budget, "ranks": mesh.dp}
+        plan = plan_batch(batch, epochs=epochs, minibatch_prompts=prompts, **sizes)
         rows, mine = plan.parts(mesh.dp)[rank.rank]
         metrics = engine.update(batch.take(rows), mine).metrics
         figures |= {f"{role.name}/{n}": value for n, value in metrics.items()}

@@ -7,7 +7,7 @@ import pytest
 
 from rlframe import Term
 from rlframe.batching.batch import Batch
-from rlframe.batching.plan import plan_update
+from rlframe.batching.plan import plan_batch
 from rlframe.calling.fan_out import distribute
 from rlframe.calling.protocol import DP_METRIC, Mesh, protocol_of
 from rlframe.config import ModelConfig, OptimConfig, Selected
@@ -79,11 +79,7 @@ def infer(rank, path, rows):
 def update(rank, path, algorithm, rows):
     engine = engine_for(rank, path, algorithm)
     batch = batch_of(rows)
-    lengths = batch.lengths("prompt_ids") + batch.lengths("response_ids")
-    groups = np.asarray(batch["group_ids"])
-    plan = plan_update(
-        lengths, groups, epochs=1, minibatch_prompts=0, budget=6, ranks=engine._strategy.mesh.dp
-    )
+    plan = plan_batch(batch, budget=6, ranks=engine._strategy.mesh.dp)
     share = distribute(DP_METRIC, Mesh(rank.world), (batch, plan))[rank.rank]
     figures = engine.evaluate(*share.args) | engine.update(*share.args).metrics
     engine.close()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlframe.batching.batch import Batch
-from rlframe.batching.plan import plan_update
+from rlframe.batching.plan import plan_batch
 from rlframe.calling.fan_out import distribute
 from rlframe.calling.protocol import DP_METRIC
 from rlframe.config import ModelConfig, OptimConfig, Selected
@@ -62,9 +62,8 @@ def update(rank, paths, algorithm, rows, options):
     policy.peers = engines
     batch = batch_for(algorithm, rows)
     mesh = FSDPStrategy.mesh_of(FSDPStrategy.Config(**options), rank.world)
-    plan = plan_update(
-        batch.lengths("prompt_ids") + batch.lengths("response_ids"),
-        np.asarray(batch["group_ids"]),
+    plan = plan_batch(
+        batch,
         epochs=2,
         minibatch_prompts=0,
         budget=8,
