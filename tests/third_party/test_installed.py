@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.fresh import run as run_fresh
 from tests.third_party.wheels import PACKAGES, copied, wheel
 
 PYTHON = Path(os.environ.get("RLFRAME_INSTALLED", ""))
@@ -18,21 +18,11 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(not PYTHON.is_file(), reason="make test-install: an environment of its own"),
 ]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PIP_NO_INDEX": "1", "PYTHONPATH": ""}
 
 
 def run(*command, cwd: Path) -> str:
-    done = subprocess.run(
-        [str(PYTHON), "-m", *(str(word) for word in command)],
-        cwd=cwd,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=800,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}"
-    return done.stdout
+    """A module of that environment."""
+    return run_fresh(PYTHON, "-m", *command, cwd=cwd)
 
 
 @pytest.fixture(scope="module")

@@ -71,7 +71,10 @@ def test_every_server_gets_the_weights_and_groups_stay_whole(path: Path) -> None
 
 
 def test_a_run_trains_with_it(path: Path, tmp_path: Path) -> None:
-    """Weights of every step reach the server; what it draws is learned from."""
+    """Weights of every step reach the server; what it draws is learned from.
+
+    It has given its memory back before each of them comes.
+    """
     server = serve(path)
     questions = make_questions(tmp_path / "q.jsonl")
     given = options(tmp_path, path, questions, steps=3)
@@ -79,9 +82,12 @@ def test_a_run_trains_with_it(path: Path, tmp_path: Path) -> None:
     given["rollout"] = {"name": "sglang", "url": [server.url], "directory": str(folder)}
     given["rollout"]["max_new_tokens"] = 4
     given["optim"] = {"lr": 0.01}
+    given["checkpoint"] = {"name": "hybrid", "after_generation": "release"}
     done = rlframe.fit(**given)
     assert done.summary["steps"] == 3
     assert server.scheduler.weight_version == "3"
+    releases = [body["tags"] for _, where, body in server.asked if where.startswith("/release")]
+    assert releases == [["kv_cache", "weights"]] * 3
     learned = load_file(Path(server.model_path) / "model.safetensors")
     base = RolloutReference(path).tensors()
     assert set(learned) == set(base)
