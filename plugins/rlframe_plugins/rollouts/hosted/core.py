@@ -145,13 +145,13 @@ class HostedCore(ABC):
         async with self._turn:
             held, self._held_back = self._held_back, True
             self._gate()
-            self.version = -1
             try:
                 await self.rouse(True, weights_only=True)
-                await self.halt()
+                await self.halt()  # tokens of the old version come until it stands still
+                self.version = -1
                 await self.replace(version, path, entries)
             except BaseException:
-                self.loaded, self._held_back = False, held
+                self.version, self.loaded, self._held_back = -1, False, held
                 await self._end_all()
                 raise
             self.version, self.loaded = version, True

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlframe import RlframeError, RolloutError
+from rlframe.serving import check_version
 from rlframe_plugins.rollouts.hosted.core import Live
 from rlframe_plugins.rollouts.hosted.frames import Job
 from rlframe_plugins.rollouts.vllm.core import Core
@@ -72,9 +73,10 @@ class Routes:
     def _do(self, core: Core, verb: str, body: Message) -> Awaitable[Any]:
         if verb == "load":
             self._check_path(str(body["path"]))
-            return core.load(int(body["version"]), str(body["path"]), body["entries"])
+            check_version(body["version"])
+            return core.load(body["version"], str(body["path"]), _entries(body["entries"]))
         if verb == "pause":
-            return core.pause(body["mode"])
+            return core.pause("abort" if body["mode"] == "abort" else "keep")
         if verb == "sleep":
             return core.sleep(int(body["level"]), bool(body["real"]))
         if verb == "wake":
@@ -96,13 +98,7 @@ class Routes:
     async def _generate(self, core: Core, body: Message, receive: Any, send: Any) -> None:
         if not core.loaded:
             raise RolloutError("the server has no weights of a run yet")
-        job = Job(
-            tuple(body["prompt_ids"]),
-            body["sampling"],
-            tuple(body["stop"]),
-            int(body["min_new_tokens"]),
-        )
-        live = core.begin(uuid.uuid4().hex, job)
+        live = core.begin(uuid.uuid4().hex, _job(body))
         assert live.work is not None, "begin() starts it"
         gone = asyncio.ensure_future(_hung_up(receive))
         gone.add_done_callback(lambda _: core.stop(live))
@@ -113,6 +109,34 @@ class Routes:
         finally:
             gone.cancel()
             core.stop(live)
+
+
+def _job(body: Message) -> Job:
+    """Raises RolloutError for what would reach the engine that others share."""
+    prompt, sampling, stop = body["prompt_ids"], body["sampling"], body["stop"]
+    if not isinstance(prompt, list) or not prompt or not all(map(_is_count, prompt)):
+        raise RolloutError("prompt_ids must be a list of token ids, one at least")
+    if not isinstance(sampling, dict):
+        raise RolloutError("sampling must be an object")
+    if not isinstance(stop, list) or not all(isinstance(one, str) and one for one in stop):
+        raise RolloutError("stop must be a list of texts")
+    return Job(tuple(prompt), sampling, tuple(stop), int(body["min_new_tokens"]))
+
+
+def _entries(found: Any) -> list[Any]:
+    """Tensors of a parcel. Raises RolloutError before the weights that serve are given up."""
+    if not isinstance(found, list) or not found:
+        raise RolloutError("entries must be a list of tensors")
+    for one in found:
+        name, dtype, shape, start = one
+        texts = isinstance(name, str) and isinstance(dtype, str)
+        if not (texts and all(map(_is_count, [*shape, start]))):
+            raise RolloutError(f"an entry is a name, a type, a shape and a start, not {one}")
+    return list(found)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 async def _stream(core: Core, live: Live, send: Any) -> None:
@@ -152,7 +176,10 @@ async def _body(receive: Any) -> Message:
             raise ValueError(f"a request of more than {_LONGEST} bytes")
         if not message.get("more_body"):
             break
-    found = json.loads(data) if data else {}
+    try:
+        found = json.loads(data) if data else {}
+    except RecursionError as error:
+        raise ValueError("a request's body is too deep") from error
     if not isinstance(found, dict):
         raise TypeError("a request's body must be a JSON object")
     return found

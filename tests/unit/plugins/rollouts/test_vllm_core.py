@@ -125,6 +125,25 @@ def test_tokens_carry_the_version_that_drew_them_and_prompts_are_kept_apart():
     asyncio.run(go())
 
 
+def test_tokens_that_come_while_it_is_being_stopped_are_of_the_old_version():
+    async def go():
+        engine, core = await started()
+        work = asyncio.ensure_future(generate(core, 0))
+        allow(engine, 1)
+        await settle()
+
+        async def stopping(**_):
+            allow(engine, 1)
+            await settle()
+
+        engine.pause_generation = stopping
+        await core.load(4, "path", [])
+        allow(engine, 2)
+        assert (await work).versions == (3, 3, 4, 4)
+
+    asyncio.run(go())
+
+
 def test_a_load_under_pause_does_not_resume():
     async def go():
         engine, core = await started()

@@ -148,6 +148,9 @@ def test_pause_and_sleep_reach_the_server(server, engine):
 # --- who may ask ----------------------------------------------------------------------------------
 
 
+ENTRY = ["a", "float32", [2], 0]
+
+
 def asked(routes, path, body, headers=()):
     """Status and JSON of one request."""
     sent = []
@@ -188,7 +191,7 @@ def test_weights_are_read_from_where_they_may_be(path, status):
     class Shared(FakeRoutes):
         folder = "/shared/weights"
 
-    body = {"version": 1, "path": path, "entries": []}
+    body = {"version": 1, "path": path, "entries": [ENTRY]}
     found, answer = asked(Shared(None), "/rlframe/load", body)
     assert found == status, answer
 
@@ -198,6 +201,37 @@ def test_what_is_wrong_is_said():
     status, answer = asked(FakeRoutes(None), "/rlframe/generate", {})
     assert (status, "no weights" in answer["error"]) == (400, True)
     assert asked(FakeRoutes(None), "/rlframe/load", {"version": 1})[0] == 400
+
+
+GOOD = {"prompt_ids": [5], "sampling": {"max_tokens": 1}, "stop": [], "min_new_tokens": 0}
+
+
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        *(("generate", GOOD | {"prompt_ids": odd}) for odd in ("abc", [], [-1], ["a"], [1.5], 7)),
+        ("generate", GOOD | {"sampling": [1]}),
+        ("generate", GOOD | {"stop": "ab"}),
+        ("generate", GOOD | {"min_new_tokens": None}),
+        *(("load", {"version": v, "entries": [ENTRY]}) for v in (-1, "x", None, 1.5)),
+        *(("load", {"version": 4, "entries": odd}) for odd in ([], "abc", [ENTRY[:2]], [[1] * 4])),
+        ("load", {"version": 4, "entries": [["a", "float32", [-2], 0]]}),
+        ("sleep", {"level": "deep", "real": False}),
+        ("pause", {}),
+    ],
+)
+def test_what_cannot_be_reaches_no_engine(verb, body):
+    """The weights that serve go on serving."""
+    routes = FakeRoutes(None)
+    parcel = {"path": "/proc/12/fd/3"}
+    load = {**parcel, "version": 3, "entries": [ENTRY]}
+    assert asked(routes, "/rlframe/load", load)[0] == 200
+    before = list(routes._core._engine.told)
+    status, answer = asked(routes, f"/rlframe/{verb}", parcel | body)
+    assert status == 400
+    assert "error" in answer
+    assert routes._core._engine.told == before
+    assert routes._core.version == 3
 
 
 def test_other_paths_are_vllms():
