@@ -118,17 +118,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from rlframe.simulation import SimSpec
 
     host = current_host()
-    for name in ("steps", "prompts", "samples", "replicas", "slots", "most_tokens"):
-        if getattr(arguments, name) < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
-    if not 0 < arguments.accept <= 1 or arguments.mean_tokens <= 0:
-        raise ConfigError("--accept must be above 0 to 1, --mean-tokens above 0")
-    if not 0 <= arguments.train_share < 1:
-        raise ConfigError("--train-share must be at least 0 and below 1")
-    times = ("token_ms", "sequence_ms", "train_s", "sync_s", "fail_every_s", "repair_s")
-    for name in (*times, "sigma"):
-        if getattr(arguments, name) < 0:
-            raise ConfigError(f"--{name.replace('_', '-')} must be at least 0")
+    _check(arguments)
     lengths = length_of(
         arguments.lengths, arguments.mean_tokens, arguments.most_tokens, arguments.sigma
     )
@@ -164,6 +154,21 @@ def _run(arguments: argparse.Namespace) -> int:
         return 0
     _print(rows, assumed, stages)
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise ConfigError for what is out of range."""
+    for name in ("steps", "prompts", "samples", "replicas", "slots", "most_tokens"):
+        if getattr(arguments, name) < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
+    if not 0 < arguments.accept <= 1 or arguments.mean_tokens <= 0:
+        raise ConfigError("--accept must be above 0 to 1, --mean-tokens above 0")
+    if not 0 <= arguments.train_share < 1:
+        raise ConfigError("--train-share must be at least 0 and below 1")
+    times = ("token_ms", "sequence_ms", "train_s", "sync_s", "fail_every_s", "repair_s")
+    for name in (*times, "sigma"):
+        if getattr(arguments, name) < 0:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 0")
 
 
 def _with_share(spec: SimSpec, share: float, sync: Scheduler) -> SimSpec:
