@@ -72,7 +72,9 @@ class SGLangRollout(HttpRollout):
         self._folder: Path | None = None
         self._update: dict[str, Any] = {}
         """The body of the last update."""
-        self._paused, self._tags, self._whole = False, list[str](), Whole()
+        self._paused, self._whole = False, Whole()
+        self._tags, self._away = list[str](), dict[str, set[str]]()
+        """Kinds of memory that servers are to do without; and those that each one gave back."""
         size = config.bucket_mib * 2**20
         self._broadcast = Broadcast(config.address, config.backend, size, config.limit_s)
         self._sent: tuple[int, Mapping[str, Tensor]] | None = None
@@ -89,8 +91,7 @@ class SGLangRollout(HttpRollout):
         """
         check_weights(version, tensors)
         self._whole.check(tensors)
-        if "weights" in self._tags:
-            self._rouse(["weights"])
+        self._tags = [tag for tag in self._tags if tag != "weights"]
         if self.leads and self.config.weights == "distributed":
             self._sent = version, tensors
             try:
@@ -130,11 +131,9 @@ class SGLangRollout(HttpRollout):
         super().pause("abort")
         self._lead("/abort_request", {"abort_all": True})
         wanted = ["kv_cache"] if level == 1 else ["kv_cache", "weights"]
-        more = [tag for tag in wanted if tag not in self._tags]
-        if more:  # what was given back cannot be given back again
-            self._lead("/flush_cache")
-            self._lead("/release_memory_occupation", {"tags": more})
-            self._tags += more
+        self._tags += [tag for tag in wanted if tag not in self._tags]
+        if self.leads:
+            self.do(self.each(self._match))
         if not self._paused:
             self._lead("/continue_generation", {})
         if level >= 2:
@@ -143,7 +142,9 @@ class SGLangRollout(HttpRollout):
     def wake(self) -> None:
         """See :class:`RolloutEngine`."""
         if self._tags:
-            self._rouse(list(self._tags))
+            self._tags = []
+            if self.leads:
+                self.do(self.each(self._match))
         self._asleep = False
 
     def stats(self) -> dict[str, float]:
@@ -166,10 +167,19 @@ class SGLangRollout(HttpRollout):
         if self.leads:
             self.do(self.tell_all("POST", path, body))
 
-    def _rouse(self, tags: list[str]) -> None:
-        """Take memory again that was given back."""
-        self._lead("/resume_memory_occupation", {"tags": tags})
-        self._tags = [tag for tag in self._tags if tag not in tags]
+    async def _match(self, server: SGLangServer) -> None:
+        """Have a server give back the kinds of memory in ``_tags``, and take any other again.
+
+        What was given back cannot be given back again, nor taken twice: either ends a server.
+        """
+        have = self._away.setdefault(server.name, set())
+        if back := sorted(have - set(self._tags)):
+            await server.ask("POST", "/resume_memory_occupation", {"tags": back})
+            have -= set(back)
+        if more := sorted(set(self._tags) - have):
+            await server.ask("POST", "/flush_cache")
+            await server.ask("POST", "/release_memory_occupation", {"tags": more})
+            have |= set(more)
 
     def _check(self, request: Request) -> None:
         if self._version < 0 and not self._asleep:
@@ -185,6 +195,8 @@ class SGLangRollout(HttpRollout):
     async def _update_one(self, server: SGLangServer) -> None:
         await server.ask("POST", "/pause_generation", {"mode": "retract"})
         try:
+            if "weights" in self._away.get(server.name, ()):
+                await self._match(server)
             if self._sent is not None:
                 await self._broadcast.send(server, *self._sent)
             else:
@@ -206,6 +218,8 @@ class SGLangRollout(HttpRollout):
     async def bring_up(self, server: SGLangServer) -> None:
         """Give a server that was away what it missed. Raises ReplicaLost where nobody here can."""
         found = await server.version()
+        if not found[:1].isdigit():  # it was started again, and has all its memory
+            self._away.pop(server.name, None)
         if self._version >= 0 and found != str(self._version):
             if not self._update:
                 raise ReplicaLost(
@@ -213,6 +227,7 @@ class SGLangRollout(HttpRollout):
                     "the next ones"
                 )
             await self._update_one(server)
+        await self._match(server)
         if self._paused:
             await server.ask("POST", "/pause_generation", {"mode": "retract"})
 

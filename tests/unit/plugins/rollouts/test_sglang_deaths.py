@@ -76,6 +76,44 @@ def test_a_server_that_comes_back_gets_the_weights_before_requests(path: Path) -
     engine.close()
 
 
+def test_a_server_that_was_started_again_sleeps_as_the_others_do(path: Path) -> None:
+    """Back while they sleep, with all its memory: it gives it back, and takes it again once."""
+    servers = [serve(path), serve(path)]
+    engine = made(path, *servers)
+    engine.load(1, RolloutReference(path).tensors())
+    servers[0].die()
+    assert all(len(g.token_ids) == 40 for g in run(engine, *[Request(PROMPTS[1], LONG)] * 4))
+    engine.sleep(1)
+    servers[0].scheduler.weight_version = "default"
+    servers[0].rise()
+    while engine.gauges()["router/replicas_up"] < 2:
+        pass
+    assert [one.scheduler.memory for one in servers] == [{"kv_cache"}] * 2
+    assert servers[0].scheduler.weight_version == "1"
+    engine.wake()
+    assert [one.scheduler.memory for one in servers] == [set()] * 2
+    assert all(len(g.token_ids) == 40 for g in run(engine, *[Request(PROMPTS[1], LONG)] * 4))
+    engine.close()
+
+
+def test_a_server_that_slept_when_it_was_lost_wakes_when_it_is_back(path: Path) -> None:
+    """It was out of reach alone, and missed the call."""
+    servers = [serve(path), serve(path)]
+    engine = made(path, *servers)
+    engine.load(1, RolloutReference(path).tensors())
+    engine.sleep(2)
+    engine.load(2, RolloutReference(path).tensors())
+    servers[0].die()
+    engine.wake()
+    assert [one.scheduler.memory for one in servers] == [{"kv_cache"}, set()]
+    servers[0].rise()
+    while engine.gauges()["router/replicas_up"] < 2:
+        run(engine, Request(PROMPTS[0], SAMPLINGS[0]))
+    assert servers[0].scheduler.memory == set()
+    assert all(len(g.token_ids) == 40 for g in run(engine, *[Request(PROMPTS[1], LONG)] * 4))
+    engine.close()
+
+
 def test_weights_pass_a_server_that_is_away(path: Path) -> None:
     """It gets them when it is back; where all are away the load fails."""
     reference = RolloutReference(path)
