@@ -6,6 +6,7 @@ copied. A test makes a package ``sglang`` of this, which :func:`install` does fo
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -90,7 +91,8 @@ class FakeManager:
     """What ``Engine.tokenizer_manager`` offers, over a scheduler."""
 
     scheduler: FakeScheduler
-    flushed: int = field(default=0)
+    flushed: int = 0
+    telling: set[asyncio.Future[None]] = field(default_factory=set)
 
     async def generate_request(
         self, obj: GenerateReqInput, request: Any = None
@@ -101,9 +103,9 @@ class FakeManager:
 
     def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
         """Tell the scheduler, without waiting."""
-        jobs = self.scheduler.jobs
-        for job in [jobs[one] for one in list(jobs) if abort_all or one == rid]:
-            job.finish = job.finish or {"type": "abort", "message": "Abort"}
+        telling = asyncio.ensure_future(self.scheduler.abort(rid, everything=abort_all))
+        self.telling.add(telling)
+        telling.add_done_callback(self.telling.discard)
 
     async def pause_generation(self, obj: PauseGenerationReqInput) -> None:
         """See the scheduler."""

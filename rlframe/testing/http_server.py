@@ -59,6 +59,7 @@ class HttpServer:
         self._loop.close()
 
     async def _start(self, port: int = 0) -> tuple[asyncio.Server, int]:
+        self._dead = False
         server = await asyncio.start_server(
             self._serve, "127.0.0.1", port, backlog=1024, reuse_address=True
         )
@@ -66,6 +67,7 @@ class HttpServer:
 
     async def _die(self) -> None:
         self._server.close()
+        self._dead = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -73,6 +75,9 @@ class HttpServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._dead:  # it was accepted before, and would live on
+            writer.transport.abort()
+            return
         self._tasks.add(task)
         self.open += 1
         try:

@@ -34,6 +34,8 @@ class Drawn:
     prompt: tuple[int, ...]
     sampling: Sampling
     masked: bool
+    since: int
+    """What had been done to the scheduler before."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[str] = field(default_factory=list)
@@ -57,6 +59,10 @@ class FakeScheduler:
         """What was given back."""
         self.jobs: dict[str, Drawn] = {}
         self.running, self.drawing, self.updating = True, 0, False
+        self.lasting: int | None = None
+        """Requests that must draw so many tokens wait half-way until something is done to them, or
+        to what draws: so a test finds them running."""
+        self._done = 0
         self._changed: asyncio.Condition | None = None
 
     # --- generation ---------------------------------------------------------------------------
@@ -65,7 +71,8 @@ class FakeScheduler:
         """The events of a request."""
         if self.memory:
             raise Dead("generation without memory")
-        job = Drawn(tuple(body["input_ids"]), _sampling(body["sampling_params"]), _masked(body))
+        sampling, ids = _sampling(body["sampling_params"]), tuple(body["input_ids"])
+        job = Drawn(ids, sampling, _masked(body), self._done)
         assert body["stream"]
         assert body["return_logprob"]
         if body["rid"] in self.jobs:
@@ -82,7 +89,7 @@ class FakeScheduler:
 
     async def _draw(self, job: Drawn) -> None:
         """One more token, or the end of one that was aborted."""
-        await self.wait(lambda: self.running or job.finish is not None)
+        await self.wait(lambda: job.finish or (self.running and not self._waits(job)))
         if job.finish is not None:
             return
         if self.memory:
@@ -113,6 +120,12 @@ class FakeScheduler:
         elif len(job.ids) >= sampling.max_new_tokens:
             job.finish = {"type": "length", "length": len(job.ids)}
 
+    def _waits(self, job: Drawn) -> bool:
+        """See :attr:`lasting`."""
+        if self.lasting is None or job.sampling.min_new_tokens < self.lasting:
+            return False
+        return len(job.ids) >= self.lasting // 2 and job.since == self._done
+
     def _matched(self, job: Drawn) -> str:
         """The stop string that the newest token completes."""
         if not job.sampling.stop:
@@ -142,15 +155,16 @@ class FakeScheduler:
 
     async def abort(self, rid: str, *, everything: bool = False) -> None:
         """End a request; one that runs ends after its step."""
-        for one, job in self.jobs.items():
-            if everything or one == rid:
-                job.finish = job.finish or {"type": "abort", "message": "Abort"}
+        for job in [job for one, job in self.jobs.items() if everything or one == rid]:
+            job.finish = job.finish or {"type": "abort", "message": "Abort"}
+            self._done += 1
         await self.tell()
 
     async def pause(self, mode: str) -> None:
         """Stop between two tokens."""
         assert mode in ("abort", "retract", "in_place")
         self.running = False
+        self._done += 1
         if mode == "abort":
             await self.abort("", everything=True)
         await self.wait(lambda: not self.drawing)

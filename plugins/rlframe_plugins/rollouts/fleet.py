@@ -41,6 +41,8 @@ class Place:
     strikes: int = 0
     taken: int = 0
     checking: bool = False
+    again: bool = False
+    """Whether a request was lost since the check began, which then says nothing."""
     attempts: set[asyncio.Task[Completion]] = field(default_factory=set)
 
     @property
@@ -92,7 +94,7 @@ class Fleet:
     def lost(self, place: Place, why: str) -> None:
         """A request was lost there: it takes no more until a check finds it well."""
         if place.up:
-            place.state, place.why = "doubted", why
+            place.state, place.why, place.again = "doubted", why, place.checking
             task = asyncio.ensure_future(self._check(place))
             self._checks.add(task)
             task.add_done_callback(self._checks.discard)
@@ -113,6 +115,9 @@ class Fleet:
         place.checking = True
         try:
             why = await self._asked(place)
+            while place.again:
+                place.again = False
+                why = await self._asked(place)
             if not why:
                 place.strikes = 0
                 await self._back(place)

@@ -30,6 +30,8 @@ from rlframe_plugins.rollouts.sglang.inside import SGLangEngine
 from rlframe_plugins.rollouts.torch.engine import TorchRollout
 
 LONG = Sampling(max_new_tokens=40, min_new_tokens=40)
+LASTING = 60
+"""Tokens of requests of the kit that wait until something is done to them."""
 _SERVERS: list[FakeSGLang] = []
 
 
@@ -83,9 +85,9 @@ def agrees(reference: RolloutReference, request: Request, got: Completion) -> No
 class Near(Channel):
     """A host in a thread of this process, over a socket as ever."""
 
-    def __init__(self) -> None:
+    def __init__(self, lasting: int) -> None:
         mine, theirs = socket.socketpair()
-        self.loop = ThreadLoop("rlframe-near")
+        self.loop, self._lasting = ThreadLoop("rlframe-near"), lasting
         self.serving = self.loop.submit(self._serve(theirs))
         super().__init__("SGLang", mine)
 
@@ -95,6 +97,7 @@ class Near(Channel):
 
     def _core(self, arguments: Mapping[str, Any]) -> SGLangCore:
         self.engine = FakeEngine(drawing, **arguments["engine"])
+        self.engine.tokenizer_manager.scheduler.lasting = self._lasting
         api = Api(FakeEngine, fake_sglang_engine, fake_sglang_engine.serialize)
         self.core = SGLangCore(self.engine, api, 1, arguments["bucket_bytes"])
         return self.core
@@ -107,5 +110,7 @@ class Near(Channel):
 class Hosted(SGLangEngine):
     """The in-process engine over a fake of SGLang's."""
 
+    lasting = LASTING
+
     def linked(self, threads: int, *, gpu: bool) -> Any:
-        return Near()
+        return Near(self.lasting)

@@ -179,6 +179,32 @@ def test_a_request_that_kills_every_replica_is_given_up() -> None:
         run_in_virtual_time(go())
 
 
+def test_a_check_that_began_before_a_loss_says_nothing() -> None:
+    """It was answered by a replica that lived then."""
+    replicas, router = made(2, check_s=1.0)
+    plain = replicas[0].check
+
+    async def slow() -> str:
+        found = await plain()
+        await asyncio.sleep(0.9)
+        return found
+
+    replicas[0].check = slow  # type: ignore[method-assign]
+    request = ask(tokens=3)
+
+    async def go() -> Completion:
+        task = asyncio.create_task(router.generate(request))
+        await asyncio.sleep(1.5)
+        replicas[0].die()
+        got = await task
+        await asyncio.sleep(3)
+        return got
+
+    whole(request, run_in_virtual_time(go()))
+    assert router.stats()["deaths"] == 1
+    assert router.up == [replicas[1]]
+
+
 def test_a_welcome_that_fails_in_whatever_way_is_tried_again() -> None:
     """The replica stays away, and the others are checked all the same."""
     replicas, router = made(2, check_s=1.0)

@@ -18,7 +18,7 @@ from rlframe.testing.rollout_kit import PROMPTS, SAMPLINGS, RolloutKit
 from rlframe.testing.rollout_reference import RolloutReference
 from rlframe_plugins.rollouts.sglang.engine import SGLangRollout
 from tests.e2e.small import make_questions, options
-from tests.unit.plugins.rollouts.sglang_rig import agrees, ended, made, path, run, serve
+from tests.unit.plugins.rollouts.sglang_rig import LASTING, agrees, ended, made, path, run, serve
 
 
 class OverHttp(RolloutKit):
@@ -26,11 +26,12 @@ class OverHttp(RolloutKit):
 
     rollout = "sglang"
     incremental = False
+    lasting = LASTING
 
     def make(self, target: type[RolloutEngine], path: Path, **options: Any) -> RolloutEngine:
-        return super().make(
-            target, path, url=(serve(path, incremental=self.incremental).url,), **options
-        )
+        server = serve(path, incremental=self.incremental)
+        server.scheduler.lasting = LASTING
+        return super().make(target, path, url=(server.url,), **options)
 
 
 class TestSGLang(OverHttp):

@@ -25,6 +25,7 @@ def test_a_server_that_dies_loses_no_request(path: Path) -> None:
     servers = [serve(path), serve(path)]
     engine = made(path, *servers)
     engine.load(1, reference.tensors())
+    servers[0].scheduler.lasting = LONG.max_new_tokens
     requests = [Request(PROMPTS[1], LONG, group_id=n, request_id=str(n)) for n in range(8)]
 
     async def go() -> list[Completion]:

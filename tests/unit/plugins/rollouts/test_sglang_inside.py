@@ -22,19 +22,21 @@ from rlframe.testing.rollout_reference import RolloutReference
 from rlframe.testing.sglang_scheduler import FakeScheduler
 from rlframe_plugins.rollouts.sglang.api import loaded
 from rlframe_plugins.rollouts.sglang.inside import SGLangEngine, engine_arguments
-from tests.unit.plugins.rollouts.sglang_rig import LONG, Hosted, agrees, drawing, path, run
+from tests.unit.plugins.rollouts.sglang_rig import LASTING, LONG, Hosted, agrees, drawing, path, run
 
 
 class TestHosted(RolloutKit):
     """Each engine has a host of its own."""
 
     rollout = "tests.unit.plugins.rollouts.sglang_rig:Hosted"
+    lasting = LASTING
 
 
 class Sleeper(Hosted):
     """One that gives memory back, as on a GPU."""
 
     gives_back = True
+    lasting = LONG.max_new_tokens
 
 
 @pytest.fixture
@@ -135,6 +137,8 @@ def test_figures(made: Hosted) -> None:
         while not made.stats()["generated_tokens"]:
             await asyncio.sleep(0)
         seen = made.gauges()
+        made.pause()
+        made.resume()
         await task
         return seen
 
