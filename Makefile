@@ -7,7 +7,7 @@ JOBS   ?= 2
 BENCHES := $(filter-out common mapper_measured,$(basename $(notdir $(wildcard benchmarks/*.py))))
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fit test soak test-deepspeed test-install test-megatron test-transferqueue test-vllm test-browser lint types unit bench tiny-model clean help
+.PHONY: fit test soak test-deepspeed test-learning test-install test-megatron test-transferqueue test-verifiers test-vllm test-browser lint types unit bench tiny-model clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -34,6 +34,9 @@ unit: $(VENV)/.installed  ## pytest: unit, conformance, contract and end-to-end 
 
 soak: $(VENV)/.installed  ## a run on Ray whose processes are killed, a few minutes; wants a quiet machine
 	OMP_NUM_THREADS=1 RLFRAME_SOAK_KILLS=8 $(BIN)/python -m pytest -rs tests/e2e/test_soak.py $(ARGS)
+
+test-learning: $(VENV)/.installed  ## the agents of the recipes learn, some minutes
+	OMP_NUM_THREADS=1 RLFRAME_LEARN=1 $(BIN)/python -m pytest -rs -s tests/learning $(ARGS)
 
 DS_VENV := .venv-deepspeed
 DS_ENV  := TORCH_EXTENSIONS_DIR=$(CURDIR)/$(DS_VENV)/extensions OMP_NUM_THREADS=1
@@ -83,6 +86,20 @@ $(TQ_VENV)/.installed: pyproject.toml constraints.txt
 # The package brings a folder named "tests", and Ray's dashboard: not beside what others test.
 test-transferqueue: $(TQ_VENV)/.installed  ## tests of transfer transferqueue, in an environment of their own
 	OMP_NUM_THREADS=1 $(TQ_VENV)/bin/python -m pytest -n $(JOBS) -rs $(TQ_TESTS) $(ARGS)
+
+VERIFIERS := .venv-verifiers
+VERIFIERS_TESTS := $(wildcard tests/unit/plugins/envs/test_verifiers*.py) tests/e2e/test_verifiers.py
+
+# The package wants an older openai than the one pinned for everything else.
+$(VERIFIERS)/.installed: pyproject.toml constraints.txt
+	test -x $(VERIFIERS)/bin/python || $(PYTHON) -m venv $(VERIFIERS)
+	grep -v '^openai==' constraints.txt > $(VERIFIERS)/pins.txt
+	$(VERIFIERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c $(VERIFIERS)/pins.txt -e '.[verifiers]' pytest pytest-timeout pytest-xdist hypothesis
+	touch $@
+
+test-verifiers: $(VERIFIERS)/.installed  ## tests of env verifiers, in an environment of their own
+	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest -rs $(VERIFIERS_TESTS) $(ARGS)
 
 VLLM_VENV  := .venv-vllm
 VLLM_PIP   := $(VLLM_VENV)/bin/python -m pip

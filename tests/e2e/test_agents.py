@@ -20,19 +20,17 @@ RECIPES = ROOT / "templates/rlframe_templates/recipes"
 TINY = "pkg:rlframe_templates/models/tiny"
 
 AGENT = """
-import json, os, urllib.request
+from openai import AsyncOpenAI
 
 class Agent:
     async def run(self, client, row) -> float:
         messages, good = [{"role": "user", "content": row["prompt"]}], 0
         for _ in range(2):
-            url, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
-            body = json.dumps({"model": "gpt", "messages": messages}).encode()
-            request = urllib.request.Request(
-                url + "/chat/completions", body, {"Authorization": "Bearer " + key})
-            answer = json.load(urllib.request.urlopen(request))["choices"][0]["message"]
-            messages += [answer, {"role": "user", "content": row["prompt"]}]
-            good += any(letter in "13579" for letter in answer["content"])
+            answer = await AsyncOpenAI().chat.completions.create(
+                model="gpt-5", messages=messages, temperature=0.2, max_tokens=3)
+            message = answer.choices[0].message
+            messages += [message, {"role": "user", "content": row["prompt"]}]
+            good += any(letter in "13579" for letter in message.content)
         return good / 2
 """
 
@@ -99,16 +97,27 @@ def test_the_recipes_run(recipe, tmp_path):
 
 
 def test_a_program_of_fifteen_lines_is_trained_unchanged(tmp_path, capsys):
+    """OpenAI's own client, made by the program itself; the command of docs/agents.md."""
+    pytest.importorskip("openai", reason="the package openai is not installed")
     assert len([line for line in AGENT.splitlines() if line.strip()]) <= 15
     agent = tmp_path / "agent.py"
     agent.write_text(AGENT)
-    options = small(tmp_path, steps=2, rollout={"max_new_tokens": 4})
-    done = rlframe.fit(env=f"{agent}:Agent", model=TINY, data=questions(tmp_path), **options)
-    steps = [line for line in figures(done.run_dir) if "env/turns" in line]
+    command = [
+        "fit", "--env", f"{agent}:Agent", "--model", TINY, "--data", questions(tmp_path), "steps=2",
+        "data.prompts_per_step=2", "algo.samples_per_prompt=2", "rollout.max_new_tokens=4",
+        f"run.dir={tmp_path}", "run.name=run", "run.trace_every=1", "cluster.threads=1",
+        "logger=[jsonl]",
+    ]  # fmt: skip
+    assert main(command) == 0
+    steps = [line for line in figures(tmp_path / "run") if "env/turns" in line]
     assert [line["env/turns"] for line in steps] == [2.0, 2.0]
     assert all(0.0 <= line["reward/env/mean"] <= 1.0 for line in steps)
     assert all(line["actor/grad_norm"] >= 0.0 for line in steps)
-    words = ["chat", str(done.run_dir), "--once", "1+1=", "--plain", "--temperature", "0"]
+    for path in (tmp_path / "run/traces").iterdir():
+        for trace in map(json.loads, path.read_text().splitlines()):
+            (row,) = trace["segments"]
+            assert 1 <= sum(row["response_mask"]) <= 6
+    words = ["chat", str(tmp_path / "run"), "--once", "1+1=", "--plain", "--temperature", "0"]
     capsys.readouterr()
     assert main(words) == 0
     assert capsys.readouterr().out.strip()

@@ -51,6 +51,14 @@ DATASETS = (
     ),
     Component(
         "dataset",
+        "verifiers",
+        "rlframe_plugins.data.verifiers:VerifiersDataset",
+        requires=("verifiers",),
+        extra="verifiers",
+        summary="verifiers:TASKSET?size=.., tasks for the environment of that name",
+    ),
+    Component(
+        "dataset",
         "builtin",
         "rlframe_plugins.data.builtin:BuiltinDataset",
         summary="builtin:arithmetic, made without files",

@@ -11,7 +11,7 @@ from typing import Any
 from rlframe import ConfigError, DataError
 from rlframe.errors import unknown_name
 from rlframe.interfaces.data import Dataset
-from rlframe_plugins.data.uri import fingerprint_of, split_options
+from rlframe_plugins.data.uri import fingerprint_of, json_value, split_options
 
 __all__ = ["ReasoningGymDataset"]
 
@@ -38,7 +38,7 @@ class ReasoningGymDataset(Dataset):
     def open(cls, uri: str) -> ReasoningGymDataset:
         """Open ``reasoning_gym:TASK?size=500&seed=1&max_terms=3``."""
         task, options = split_options(uri.partition(":")[2])
-        return cls(task, {name: _value(text) for name, text in options.items()})
+        return cls(task, {name: json_value(text) for name, text in options.items()})
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -87,11 +87,3 @@ def _create(task: str, options: dict[str, Any]) -> Any:
     except Exception as error:  # the task checks its options by assert
         reason = str(error) or type(error).__name__
         raise ConfigError(f"data 'reasoning_gym:{task}': {options}: {reason}") from error
-
-
-def _value(text: str) -> Any:
-    """A number, true, false, null or list as JSON writes it; anything else is text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

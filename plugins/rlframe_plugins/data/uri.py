@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl
 
 from rlframe import ConfigError, DataError
 from rlframe.errors import unknown_name
 
-__all__ = ["absolute", "fingerprint_of", "hash_file", "not_utf8", "split_options", "split_path"]
+__all__ = [
+    "absolute",
+    "fingerprint_of",
+    "hash_file",
+    "json_value",
+    "not_utf8",
+    "split_options",
+    "split_path",
+]
 
 
 def split_options(rest: str) -> tuple[str, dict[str, str]]:
@@ -29,6 +39,14 @@ def split_options(rest: str) -> tuple[str, dict[str, str]]:
     if len(options) < len(pairs):
         raise ConfigError(f"'?{query}' names an option twice")
     return head, options
+
+
+def json_value(text: str) -> Any:
+    """A number, true, false, null or list as JSON writes it; anything else is text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def split_path(uri: str, known: Collection[str] = ()) -> tuple[Path, dict[str, str]]:

@@ -23,7 +23,7 @@ ENVIRONMENTS = (
     Component(
         "environment",
         "verifiers",
-        "rlframe_plugins.envs.verifiers:VerifiersEnvironment",
+        "rlframe_plugins.envs.verifiers.environment:VerifiersEnvironment",
         requires=("verifiers",),
         extra="verifiers",
         summary="tasksets of the verifiers package",

@@ -33,6 +33,8 @@ class ToolsEnvironment(Environment):
     Config = ToolsConfig
     config: ToolsConfig
     user: type[Any] = _Bare
+    given: Any = None
+    """What ``user.prepare`` is called with, once, in the process that episodes are forked from."""
 
     @classmethod
     def adapt(cls, user: type[Any]) -> type[ToolsEnvironment]:
@@ -52,7 +54,7 @@ class ToolsEnvironment(Environment):
         name = self.user.__name__
         tools = [] if _is_program(self.user) else tools_of(self.user)
         self._settings = Settings(self.config, tokenizer, tools, name)
-        self._pool = Pool(self.user, self.config.processes)
+        self._pool = Pool(self.user, self.config.processes, self.given)
         self._endpoint = Endpoint()
 
     async def run(self, row: Row, request: Request, generate: Generate) -> Episode:

@@ -92,8 +92,8 @@ class Remote:
 class Pool:
     """Environments of one class, ``most`` at once; the others wait."""
 
-    def __init__(self, user: type[Any], most: int) -> None:
-        self._source, self._most, self._name = Source.of(user), most, user.__name__
+    def __init__(self, user: type[Any], most: int, given: Any = None) -> None:
+        self._source, self._most, self._name = Source.of(user, given), most, user.__name__
         self._zygote: _Zygote | None = None
         self._lock = threading.Lock()
         self._gate: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
@@ -173,7 +173,7 @@ class _Zygote:
         told = json.loads(reply)
         if "error" in told:
             self.close()
-            raise PluginError(f"env {name} cannot be imported in its process: {told['error']}")
+            raise PluginError(f"env {name} cannot be loaded in its process: {told['error']}")
         self.pid = int(told["pid"])
 
     @property

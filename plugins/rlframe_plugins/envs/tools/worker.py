@@ -30,13 +30,15 @@ class TooLongError(BaseException):
 
 def serve(connection: socket.socket, user: type[Any]) -> None:
     """Answer the driver until it ends the episode."""
-    worker = Worker(user)
+    worker, own = Worker(user), os.getpid()
     while (message := receive(connection)) is not None:
         name, arguments = pickle.loads(message)
         try:
             reply = getattr(worker, name)(**arguments)
         except Exception as error:
             reply = {"error": told(error), "where": place_of(error)}
+        if os.getpid() != own:
+            os._exit(0)  # a child that the user's code forked came back: it has no say
         send(connection, _json(reply))
 
 
@@ -51,12 +53,13 @@ class Worker:
     def reset(self, columns: Mapping[str, Any], seed: int, seconds: float) -> dict[str, Any]:
         """Make the object and begin: its first messages, None where it has none."""
         random.seed(seed)
-        self._env = self._user()
-        start = getattr(self._env, "reset", None)
-        if start is None:
-            return {"value": None, "pid": os.getpid()}
-        reply = self._timed(start, _wanted(start, columns), seconds)
-        return {**reply, "pid": os.getpid()}
+
+        def begin() -> Any:
+            self._env = self._user()
+            start = getattr(self._env, "reset", None)
+            return None if start is None else start(**_wanted(start, columns))
+
+        return {**self._timed(begin, {}, seconds), "pid": os.getpid()}
 
     def call(
         self, name: str, arguments: Mapping[str, Any], seconds: float, most: int

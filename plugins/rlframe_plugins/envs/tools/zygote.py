@@ -1,8 +1,8 @@
 """The process that environments are forked from: it imports the user's class once.
 
 It holds one end of a socket pair; the driver passes it a connection for every episode, for which it
-forks a child. When the driver is gone, the connection ends, and it kills every child; when it is
-killed itself, Linux kills them.
+forks a child. When the driver is gone, the connection ends, and it kills every child and what those
+have started; when it is killed itself, Linux kills the children.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import glob
 import json
 import os
 import pickle
@@ -25,8 +26,8 @@ __all__ = ["FORK", "KILL", "main"]
 
 FORK, KILL = b"F", b"K"
 _POLL_S = 0.5
-_DIE_WITH_PARENT = 1
-"""PR_SET_PDEATHSIG of Linux."""
+_DIE_WITH_PARENT, _ADOPT = 1, 36
+"""PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of Linux."""
 
 
 def main(descriptor: int) -> None:
@@ -44,6 +45,8 @@ def main(descriptor: int) -> None:
         send(control, json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+    if libc is not None:
+        libc.prctl(_ADOPT, 1)
     send(control, json.dumps({"pid": os.getpid()}).encode())
     children: set[int] = set()
     # What is there now is never looked at again by the children's collector, so it stays shared.
@@ -54,6 +57,7 @@ def main(descriptor: int) -> None:
     finally:
         for pid in children:
             _kill(pid)
+        _end_orphans()
 
 
 def _serve(
@@ -105,15 +109,33 @@ def _be_quiet() -> None:
 
 
 def _reap(children: set[int]) -> None:
-    while children:
+    """Notice children that ended, and end what they left: in their group, then anywhere."""
+    while True:
         try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
-            children.clear()
-            return
-        if pid == 0:
-            return
-        children.discard(pid)
+            ended = None
+        if ended is None:
+            break
+        if ended.si_pid in children:
+            _kill(ended.si_pid)  # before its number may be another's
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(ended.si_pid, 0)
+        children.discard(ended.si_pid)
+    if not children:
+        _end_orphans()
+
+
+def _end_orphans() -> None:
+    """End the processes that episodes have started in sessions of their own and left behind.
+
+    They are this one's children now. While an episode runs, one of them may still be of use to it.
+    """
+    with contextlib.suppress(OSError):
+        for place in glob.glob("/proc/self/task/*/children"):
+            with open(place, encoding="ascii") as file:
+                for pid in file.read().split():
+                    _kill(int(pid))
 
 
 def _kill(pid: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import time
 
 
@@ -120,3 +121,71 @@ class DiesOnce:
             with open(prompt, "w"):
                 os.kill(os.getpid(), signal.SIGKILL)
         return "again"
+
+
+class Forks:
+    """Its tools leave processes behind, whose numbers they write to a file."""
+
+    def reset(self, path: str) -> str:
+        self.path = path
+        return "go"
+
+    def comes_back(self) -> str:
+        """Fork, and answer in both."""
+        return "child" if os.fork() == 0 else "parent"
+
+    def leaves(self) -> str:
+        """Start what does not end: in the group of the episode, and in one of its own."""
+        for apart in (False, True):
+            child = subprocess.Popen(["sleep", "1000"], start_new_session=apart)
+            with open(self.path, "a") as file:
+                file.write(f"{child.pid}\n")
+        return "left"
+
+    def die(self) -> str:
+        """End the process."""
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ""
+
+
+class Heavy:
+    """Answers what is too much, and no text."""
+
+    def reset(self) -> str:
+        return "go"
+
+    def hundred(self) -> str:
+        """100 MB of text."""
+        return "x" * 100_000_000
+
+    def nested(self) -> dict:
+        """30 MB in an object."""
+        return {"a": ["é" * 1000] * 30_000}
+
+    def binary(self) -> bytes:
+        """Bytes, and more of them printed, to every place there is."""
+        junk = bytes(range(256)) * 400
+        for number in (1, 2):
+            os.write(number, junk)
+        print(junk.decode("latin1"))
+        return junk
+
+
+class NeverMade:
+    """Hangs before it begins."""
+
+    def __init__(self) -> None:
+        while True:
+            time.sleep(60)
+
+
+class Raises:
+    """One in ten raises, wherever it can."""
+
+    def reset(self, number: int) -> str:
+        if number % 10 == 0:
+            raise RuntimeError(f"number {number}")
+        return str(number)
+
+    def reward(self) -> float:
+        return 1.0

@@ -1,0 +1,1 @@
+"""Tasksets of the package ``verifiers`` (its interface ``verifiers.v1``) as environments."""
