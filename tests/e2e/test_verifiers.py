@@ -34,7 +34,7 @@ def test_a_taskset_of_one_turn_is_trained_on(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(TASKSETS))
     first, second = fit(tmp_path, "rl_letters")
     assert (first["env/turns"], second["env/turns"]) == (1.0, 1.0)
-    assert {"reward/right/mean", "reward/short/mean"} <= set(second)
+    assert {"reward/env/right/mean", "reward/env/short/mean"} <= set(second)
     assert second["actor/grad_norm"] >= 0.0
     traces = [json.loads(line) for path in (tmp_path / "run/traces").iterdir()
               for line in path.read_text().splitlines()]  # fmt: skip
@@ -47,4 +47,4 @@ def test_a_taskset_with_tools_is_trained_on(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(TASKSETS))
     steps = fit(tmp_path, "rl_adder", "env.max_turns=2")
     assert [line["env/turns"] >= 1 for line in steps] == [True, True]
-    assert "reward/called/mean" in steps[-1]
+    assert "reward/env/called/mean" in steps[-1]
