@@ -43,7 +43,7 @@ DS_ENV  := TORCH_EXTENSIONS_DIR=$(CURDIR)/$(DS_VENV)/extensions OMP_NUM_THREADS=
 PLAN_TESTS := tests/unit/plugins/mappers/test_written_plans.py
 DS_TESTS := tests/conformance/test_deepspeed.py tests/e2e/test_deepspeed_runs.py \
 	$(wildcard tests/unit/strategies/test_deepspeed*.py) $(PLAN_TESTS) \
-	tests/contracts/test_recipes.py
+	tests/contracts/test_recipes.py 'tests/e2e/test_recipes_run.py::test_a_recipe_runs[deepspeed]'
 
 $(DS_VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(DS_VENV)/bin/python || $(PYTHON) -m venv $(DS_VENV)

@@ -194,7 +194,7 @@ def serialize(obj: Any, output_str: bool = False) -> bytes:
     return bytes(ForkingPickler.dumps(obj))
 
 
-def install(made: Callable[[str], tuple[RolloutEngine, Any]], version: str = "0.5.23") -> None:
+def install(made: Callable[[str], tuple[RolloutEngine, Any]]) -> None:
     """Put a package ``sglang`` into this process, whose engines draw with ``made`` ones.
 
     ``made`` gives an engine with some weights, and what decodes its ids, of a model's folder.
@@ -205,7 +205,6 @@ def install(made: Callable[[str], tuple[RolloutEngine, Any]], version: str = "0.
 
     modules: dict[str, dict[str, Any]] = {
         "sglang": {"Engine": engine},
-        "sglang.version": {"__version__": version},
         "sglang.srt": {},
         "sglang.srt.entrypoints": {},
         "sglang.srt.entrypoints.engine": {"Engine": engine},
@@ -219,4 +218,3 @@ def install(made: Callable[[str], tuple[RolloutEngine, Any]], version: str = "0.
         parent, _, last = name.rpartition(".")
         if parent:
             setattr(sys.modules[parent], last, module)
-    vars(sys.modules["sglang.version"])["__version__"] = version

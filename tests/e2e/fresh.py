@@ -19,7 +19,7 @@ def run(*command, cwd: Path) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=800,
+        timeout=400,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}"
     return done.stdout

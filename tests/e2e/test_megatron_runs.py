@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 import rlframe
 from rlframe.testing.models import tiny_model
 from rlframe.testing.tokenizers import char_tokenizer
 from tests.e2e.replays import check_figures, check_weights, logged, record, replay
 from tests.e2e.small import learning, make_questions, validated
+from tests.e2e.test_recipes_run import RECIPES, REWARD, reduced
 
 pytest.importorskip("megatron.core", reason="needs megatron-core: make test-megatron")
 pytest.importorskip("ray")
@@ -63,3 +65,13 @@ def test_it_learns_and_resumes(tmp_path):
     assert second.summary["status"] == "finished"
     rewards = validated(second.run_dir)
     assert rewards[-1] > rewards[0] + 0.3, rewards
+
+
+def test_the_recipe_runs(tmp_path):
+    """Its four ranks; model and batch are small."""
+    recipe = yaml.safe_load((RECIPES / "megatron.yaml").read_text())
+    (tmp_path / "good.py").write_text(REWARD)
+    given = reduced(recipe, make_model(tmp_path / "m"))
+    given |= {"cluster": "ray", "pools": recipe["pools"]}
+    done = rlframe.fit(**given, run={"dir": str(tmp_path), "name": "run"})
+    assert (done.summary["status"], done.summary["steps"]) == ("finished", given["steps"])

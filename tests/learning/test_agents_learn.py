@@ -33,8 +33,8 @@ def learned(folder, recipe, steps, **more):
     config = RECIPES / f"{recipe}.yaml"
     done = rlframe.fit(config=config, run=run, logger=["jsonl"], steps=steps, **more)
     lines = (Path(done.run_dir) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    found = [line for line in map(json.loads, lines) if "val/reward" in line]
-    names = ("val/reward", "val/env/turns", "val/env/tool_calls")
+    found = [line for line in map(json.loads, lines) if "val/reward/mean" in line]
+    names = ("val/reward/mean", "val/env/turns", "val/env/tool_calls")
     first, last = ({name: line[name] for name in names} for line in (found[0], found[-1]))
     print(f"{recipe}: {json.dumps(first)} before, {json.dumps(last)} after {steps} steps")
     return first, last
@@ -42,13 +42,13 @@ def learned(folder, recipe, steps, **more):
 
 def test_a_number_is_guessed_by_halving_the_range(tmp_path):
     first, last = learned(tmp_path, "tiny_guess", 40)
-    assert first["val/reward"] <= 0.3
-    assert last["val/reward"] >= 0.55
+    assert first["val/reward/mean"] <= 0.3
+    assert last["val/reward/mean"] >= 0.55
 
 
 def test_a_calculator_is_used_for_what_the_model_cannot_do(tmp_path):
     model = make_model(tmp_path / "model")
     first, last = learned(tmp_path, "tiny_calculator", 24, model=str(model))
-    assert first["val/reward"] <= 0.1
-    assert last["val/reward"] >= 0.8
+    assert first["val/reward/mean"] <= 0.1
+    assert last["val/reward/mean"] >= 0.8
     assert last["val/env/tool_calls"] >= 0.9

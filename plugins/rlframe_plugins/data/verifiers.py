@@ -11,7 +11,7 @@ from typing import Any
 from rlframe import ConfigError
 from rlframe.interfaces.data import Dataset
 from rlframe_plugins.data.uri import fingerprint_of, json_value, split_options
-from rlframe_plugins.envs.verifiers.package import TASK, TASKSET, check_version
+from rlframe_plugins.envs.verifiers.columns import TASK, TASKSET
 
 __all__ = ["VerifiersDataset"]
 
@@ -60,7 +60,6 @@ class VerifiersDataset(Dataset):
         return self._fingerprint
 
     def _load(self, options: dict[str, Any], size: int | None) -> list[Any]:
-        check_version()
         from verifiers.v1 import load_taskset, taskset_config_type
 
         try:

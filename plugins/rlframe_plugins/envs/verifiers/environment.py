@@ -16,14 +16,14 @@ from rlframe.interfaces.data import Generate
 from rlframe.requests import Episode, Request, Row
 from rlframe_plugins.envs.tools.config import ToolsConfig
 from rlframe_plugins.envs.tools.environment import ToolsEnvironment
-from rlframe_plugins.envs.verifiers.package import TASK, TASKSET, check_version
+from rlframe_plugins.envs.verifiers.columns import TASK, TASKSET
 from rlframe_plugins.envs.verifiers.program import Verifiers
 
 __all__ = ["VerifiersEnvironment"]
 
 
 class VerifiersEnvironment(ToolsEnvironment):
-    """Plays the task that the row holds. Raises ConfigError for an unsupported version."""
+    """Plays the task that the row holds."""
 
     @dataclass(frozen=True)
     class Config(ToolsConfig):
@@ -47,7 +47,6 @@ class VerifiersEnvironment(ToolsEnvironment):
     user = Verifiers
 
     def __init__(self, config: VerifiersEnvironment.Config, tokenizer: Any) -> None:
-        check_version()
         taskset = {**config.options.get("taskset", {}), "id": config.taskset}
         self.given = {
             "env": {**config.options, "taskset": taskset},

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from rlframe_plugins.envs.verifiers.package import TASK
+from rlframe_plugins.envs.verifiers.columns import TASK
 
 __all__ = ["Verifiers"]
 

@@ -1,7 +1,8 @@
 """What is used of the package ``sglang``: its in-process engine, as of 0.5.22 and later.
 
 ``Engine.tokenizer_manager`` has the asynchronous form of what the engine itself offers blocking,
-and pause, continue and abort besides.
+and pause, continue and abort besides. 0.5.22 is the first version that opens and closes weight
+updates, and gives log-probabilities of masked draws and the weight version of each token.
 """
 
 from __future__ import annotations
@@ -12,11 +13,7 @@ from typing import Any
 
 from rlframe.errors import RolloutError
 
-__all__ = ["LEAST", "Api", "loaded"]
-
-LEAST = (0, 5, 22)
-"""The first version that opens and closes weight updates, and gives log-probabilities of masked
-draws and the weight version of each token."""
+__all__ = ["Api", "loaded"]
 
 
 @dataclass(frozen=True)
@@ -30,27 +27,12 @@ class Api:
 
 
 def loaded() -> Api:
-    """Import it. Raises RolloutError where it is missing or too old."""
-    again = "pip install --upgrade 'rlframe[sglang]'"
+    """Import it. Raises RolloutError where that fails; its version is that of the extra."""
     try:
-        from sglang.version import __version__ as found
+        from sglang.srt.entrypoints.engine import Engine
+        from sglang.srt.managers import io_struct
+        from sglang.srt.utils import MultiprocessingSerializer
     except ImportError as error:
+        again = "pip install --upgrade 'rlframe[sglang]'"
         raise RolloutError(f"the package 'sglang' cannot be imported ({error}): {again}") from error
-    if _numbers(found) < LEAST:
-        least = ".".join(map(str, LEAST))
-        raise RolloutError(f"sglang {found} is too old, {least} or later is needed: {again}")
-    from sglang.srt.entrypoints.engine import Engine
-    from sglang.srt.managers import io_struct
-    from sglang.srt.utils import MultiprocessingSerializer
-
     return Api(Engine, io_struct, MultiprocessingSerializer.serialize)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: (0, 5, 22) of "0.5.22.post1"."""
-    found = []
-    for part in version.split("."):
-        if not part.isdigit():
-            break
-        found.append(int(part))
-    return tuple(found)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlframe.errors import ConfigError, RolloutError
+from rlframe.errors import RolloutError
 from rlframe_plugins.envs.tools.config import ToolsConfig
 from rlframe_plugins.envs.tools.environment import ToolsEnvironment
-from rlframe_plugins.envs.verifiers import package
 from rlframe_plugins.envs.verifiers.environment import VerifiersEnvironment
 from tests.unit.chat_templates import TEMPLATES, byte_tokenizer
 from tests.unit.plugins.envs.playing import Policy, play, row
@@ -19,14 +18,6 @@ def test_a_taskset_has_to_be_named():
         VerifiersEnvironment.Config()
 
 
-@pytest.mark.parametrize("version", ["0.1.14", "0.3.1"])
-def test_versions_before_the_new_interface_are_refused(version, monkeypatch):
-    monkeypatch.setattr(package, "version", lambda name: version)
-    with pytest.raises(ConfigError, match=rf"{version} is installed, .* 0.4 and newer") as caught:
-        VerifiersEnvironment(VerifiersEnvironment.Config(taskset="x"), None)
-    assert "pip install -U 'verifiers>=0.4'" in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
@@ -34,8 +25,7 @@ def test_versions_before_the_new_interface_are_refused(version, monkeypatch):
         ({"task": {}, "data_source": "other"}, "env.taskset is 'sums', the row's is 'other'"),
     ],
 )
-def test_a_row_must_be_of_the_taskset(columns, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(package, "version", lambda name: "0.4.0")
+def test_a_row_must_be_of_the_taskset(columns, message, tmp_path):
     tokenizer = byte_tokenizer(tmp_path, TEMPLATES["chatml"])
     env = VerifiersEnvironment(VerifiersEnvironment.Config(taskset="sums"), tokenizer)
     with pytest.raises(RolloutError, match=message):

@@ -9,7 +9,8 @@ import pytest
 from rlframe.errors import RolloutError
 from rlframe.requests import Completion
 from rlframe.testing.virtual_time import run_in_virtual_time
-from tests.unit.plugins.rollouts.sim_replica import ask, expected, made, whole
+from rlframe_plugins.rollouts.router import Router
+from tests.unit.plugins.rollouts.sim_replica import SimReplica, ask, expected, made, whole
 
 
 def test_requests_go_where_least_is_open() -> None:
@@ -179,6 +180,20 @@ def test_a_request_that_kills_every_replica_is_given_up() -> None:
         run_in_virtual_time(go())
 
 
+async def dies_under_a_request(
+    replica: SimReplica, router: Router, tokens: int, after_s: float, back: bool = False
+) -> None:
+    """A request is answered whole; 3 s after the death the replica may be back, or is looked at."""
+    request = ask(tokens=tokens)
+    task = asyncio.create_task(router.generate(request))
+    await asyncio.sleep(after_s)
+    replica.die()
+    await asyncio.sleep(3)
+    if back:
+        replica.rise()
+    whole(request, await task)
+
+
 def test_a_check_that_began_before_a_loss_says_nothing() -> None:
     """It was answered by a replica that lived then."""
     replicas, router = made(2, check_s=1.0)
@@ -190,17 +205,7 @@ def test_a_check_that_began_before_a_loss_says_nothing() -> None:
         return found
 
     replicas[0].check = slow  # type: ignore[method-assign]
-    request = ask(tokens=3)
-
-    async def go() -> Completion:
-        task = asyncio.create_task(router.generate(request))
-        await asyncio.sleep(1.5)
-        replicas[0].die()
-        got = await task
-        await asyncio.sleep(3)
-        return got
-
-    whole(request, run_in_virtual_time(go()))
+    run_in_virtual_time(dies_under_a_request(replicas[0], router, 3, after_s=1.5))
     assert router.stats()["deaths"] == 1
     assert router.up == [replicas[1]]
 
@@ -217,17 +222,7 @@ def test_a_welcome_that_fails_in_whatever_way_is_tried_again() -> None:
         await plain()
 
     replicas[0].welcome = welcome  # type: ignore[method-assign]
-    request = ask(tokens=40)
-
-    async def go() -> Completion:
-        task = asyncio.create_task(router.generate(request))
-        await asyncio.sleep(3.5)
-        replicas[0].die()
-        await asyncio.sleep(3)
-        replicas[0].rise()
-        return await task
-
-    whole(request, run_in_virtual_time(go()))
+    run_in_virtual_time(dies_under_a_request(replicas[0], router, 40, after_s=3.5, back=True))
     assert tries == []
     assert len(router.up) == 2
 

@@ -179,16 +179,9 @@ def _is_sglang(name: str) -> bool:
     return name.partition(".")[0] == "sglang"
 
 
-@pytest.mark.parametrize("version", ["0.5.22", "0.6.0rc1"])
-def test_a_new_enough_package_is_used(package: None, version: str) -> None:
-    install(drawing, version)
+def test_what_is_used_of_the_package(package: None) -> None:
+    install(drawing)
     assert loaded().requests.GenerateReqInput is fake_sglang_engine.GenerateReqInput
-
-
-def test_an_old_package_says_what_to_do(package: None) -> None:
-    install(drawing, "0.5.21.post1")
-    with pytest.raises(RolloutError, match=r"sglang 0.5.21.post1 is too old.*pip install"):
-        loaded()
 
 
 @pytest.mark.timeout(120)
